@@ -1,0 +1,1 @@
+"""What every floor above uses and nothing that knows tensors: errors, settings, hashing, cache, progress."""
