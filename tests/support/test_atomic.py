@@ -1,0 +1,45 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tilewright.support.atomic import atomic_write, write_bytes_atomic, write_text_atomic
+
+
+def test_content_appears_whole_and_parents_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "deep" / "file"
+    with atomic_write(path) as file:
+        file.write(b"one")
+        assert not path.exists()
+    assert path.read_bytes() == b"one"
+    write_text_atomic(path, "zwei\r\nüñ")
+    assert path.read_bytes() == "zwei\r\nüñ".encode()
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("exception", [ValueError, KeyboardInterrupt])
+def test_an_exception_or_interrupt_leaves_the_old_file_alone(tmp_path: Path, exception: type[BaseException]) -> None:
+    path = tmp_path / "file"
+    write_bytes_atomic(path, b"old")
+    with pytest.raises(exception), atomic_write(path) as file:
+        file.write(b"half of the n")
+        raise exception
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_long_names_fit(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 250)
+    write_bytes_atomic(path, b"x", durable=False)
+    assert path.read_bytes() == b"x"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are a POSIX matter")
+def test_mode_follows_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0o022)
+    try:
+        write_bytes_atomic(tmp_path / "file", b"x")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
