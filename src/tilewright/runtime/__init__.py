@@ -1,0 +1,1 @@
+"""What runs an artifact: linking, thread pool, executable, profiler. Imports `support` only."""

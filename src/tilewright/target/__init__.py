@@ -1,0 +1,1 @@
+"""Targets: one folder per kind, each with schedule rules, intrinsics and a code generator."""
