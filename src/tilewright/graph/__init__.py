@@ -1,0 +1,1 @@
+"""The graph level: what to compute, as an immutable DAG of operator nodes over tensors with symbolic shapes."""

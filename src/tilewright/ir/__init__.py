@@ -1,0 +1,1 @@
+"""What every level of the compiler shares: dtypes, scalar expressions, dims, tensor types."""

@@ -1,0 +1,1 @@
+"""Loop programs: nodes, builder, script form, interpreter, verifier, schedules and lowering."""
