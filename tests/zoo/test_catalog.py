@@ -116,16 +116,16 @@ def test_large_weights_go_to_a_file_next_to_the_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(inside, outside)
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write("mlp", tmp_path / "mlp.onnx", **SMALL)
-    before = path.read_bytes()
+def test_a_failed_save_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"sizes": (64, 64, 10)}
+    path = save(build("mlp", **sizes), tmp_path / "mlp.onnx", external_above=0)
+    before = {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()}
 
-    def fail(model: onnx.ModelProto, part: Path) -> None:
+    def fail(model: onnx.ModelProto, part: Path, **options: object) -> None:
         part.write_bytes(b"half")
         raise OSError("disk full")
 
     monkeypatch.setattr(onnx, "save_model", fail)
     with pytest.raises(OSError, match="disk full"):
-        write("mlp", path, seed=9, **SMALL)
-    assert path.read_bytes() == before
-    assert [entry.name for entry in tmp_path.iterdir()] == ["mlp.onnx"]
+        save(build("mlp", seed=9, **sizes), path, external_above=0)
+    assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == before

@@ -25,6 +25,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from tilewright.support.atomic import write_bytes_atomic
 from tilewright.support.errors import InputError, SettingsError
 from tilewright.zoo.bert import BertOptions, bert
 from tilewright.zoo.builder import EXAMPLE_KEY, Dim, Example
@@ -37,6 +38,9 @@ from tilewright.zoo.resnet import ResNetOptions, resnet
 
 EXTERNAL_ABOVE = 1_500_000_000
 """Bytes of weights past which they go into a file of their own: a protobuf message ends at 2 GiB."""
+
+EXTERNAL_LEAST = 1024
+"""Bytes below which a tensor stays in the model even then: shape inference reads the small ones."""
 
 Options = ResNetOptions | MobileNetOptions | BertOptions | Gpt2Options | MlpOptions | LstmOptions
 
@@ -212,18 +216,18 @@ def write(name: str, path: str | os.PathLike[str], seed: int = 0, **options: obj
 def save(model: onnx.ModelProto, path: str | os.PathLike[str], external_above: int = EXTERNAL_ABOVE) -> Path:
     """Saves the model so that `path` never holds half a file.
 
-    With more than `external_above` bytes of weights they go to `path` + ".data" next to it, which is put in place first; `model` then
+    With more than `external_above` bytes of large weights they go to `path` + ".data" next to it, which is put in place first; `model` then
     refers to that file instead of holding them.
     """
     target = Path(path)
+    sizes = [len(tensor.raw_data) for tensor in model.graph.initializer]
+    if sum(size for size in sizes if size >= EXTERNAL_LEAST) <= external_above:
+        write_bytes_atomic(target, model.SerializeToString(), durable=False)
+        return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    external = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > external_above
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         part, data = Path(folder, target.name), Path(folder, target.name + ".data")
-        if external:
-            onnx.save_model(model, part, save_as_external_data=True, all_tensors_to_one_file=True, location=data.name)
-            os.replace(data, target.with_name(data.name))
-        else:
-            onnx.save_model(model, part)
+        onnx.save_model(model, part, save_as_external_data=True, location=data.name, size_threshold=EXTERNAL_LEAST)
+        os.replace(data, target.with_name(data.name))
         os.replace(part, target)
     return target
