@@ -44,6 +44,7 @@ def test_every_option_is_documented_and_has_its_default(name: str) -> None:
     ("name", "options", "message"),
     [
         ("resnet19", {}, "no model 'resnet19'"),
+        ("mlp", {"seed": -1}, "seed=-1 is negative"),
         ("mlp", {"depth": 3}, "no option 'depth'"),
         ("mlp", {"batch": 0}, "batch=0 is not a positive integer or a name"),
         ("mlp", {"batch": "two words"}, "is not a positive integer or a name"),

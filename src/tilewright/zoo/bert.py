@@ -9,11 +9,9 @@ import onnx
 from onnx import TensorProto
 
 from tilewright.zoo.builder import Dim, Example, GraphBuilder, Value, require
-from tilewright.zoo.layers import NormStyle, gelu_erf, gemm, layer_norm, linear, merge_heads, split_heads
+from tilewright.zoo.layers import MASKED, NormStyle, gelu_erf, gemm, layer_norm, linear, merge_heads, split_heads
 
 EPSILON = 1e-12
-MASKED = -3.4028234663852886e38
-"""The lowest float32, which exporters add to the scores of masked keys."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from onnx import TensorProto, helper
 from tilewright.support.atomic import write_bytes_atomic
 from tilewright.support.errors import InputError, SettingsError
 from tilewright.zoo.bert import BertOptions, bert
-from tilewright.zoo.builder import EXAMPLE_KEY, Dim, Example
+from tilewright.zoo.builder import EXAMPLE_KEY, Dim, Example, require
 from tilewright.zoo.gpt2 import Gpt2Options, gpt2
 from tilewright.zoo.layers import NormStyle
 from tilewright.zoo.lstm import LstmOptions, lstm_lm
@@ -91,6 +91,7 @@ def build(name: str, seed: int = 0, **options: object) -> onnx.ModelProto:
     and for values of the wrong type.
     """
     entry = entry_of(name)
+    require(seed >= 0, f"{name}: seed={seed} is negative")
     known = {field.name for field in dataclasses.fields(entry.defaults)}
     kinds = typing.get_type_hints(type(entry.defaults))
     for option, value in options.items():

@@ -13,10 +13,9 @@ import onnx
 from onnx import TensorProto
 
 from tilewright.zoo.builder import Dim, Example, GraphBuilder, Value, require, sum_dims
-from tilewright.zoo.layers import NormStyle, gelu_tanh, layer_norm, merge_heads, sized, split_heads
+from tilewright.zoo.layers import MASKED, NormStyle, gelu_tanh, layer_norm, merge_heads, sized, split_heads
 
 EPSILON = 1e-5
-MASKED = -3.4028234663852886e38
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,9 @@ from tilewright.zoo.builder import Dim, GraphBuilder, Value
 RELU_VARIANCE = 0.5 - 0.5 / math.pi
 """Variance of max(x, 0) for x from N(0, 1)."""
 
+MASKED = -3.4028234663852886e38
+"""The lowest float32, which exporters add to the attention scores of keys that must not be seen."""
+
 NormStyle: TypeAlias = Literal["op", "decomposed"]
 """op: one LayerNormalization node (opset 17 on). decomposed: ReduceMean, Sub, Pow, Sqrt, Div ..., as older exporters write it."""
 
