@@ -49,7 +49,7 @@ def mobilenet_v2(options: MobileNetOptions, seed: int = 0) -> onnx.ModelProto:
         x = conv_norm(b, x, channels, last, relu6=True, variance=1.0)
     x = b.op("Flatten", b.op("GlobalAveragePool", x), axis=1)
     with b.scope("classifier"):
-        x = gemm(b, x, last, options.classes, std=2.0 * last**-0.5)
+        x = gemm(b, x, last, options.classes)
     b.output("logits", x, [options.batch, options.classes])
     return b.model("MobileNet v2 with random weights")
 

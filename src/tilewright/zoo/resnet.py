@@ -42,7 +42,7 @@ def resnet(options: ResNetOptions, seed: int = 0) -> onnx.ModelProto:
                 x, channels = block(b, x, channels, options.width << stage, stride, options.bottleneck)
     x = b.op("Flatten", b.op("GlobalAveragePool", x), axis=1)
     with b.scope("fc"):
-        x = gemm(b, x, channels, options.classes, std=2.0 * channels**-0.5)
+        x = gemm(b, x, channels, options.classes)
     b.output("logits", x, [options.batch, options.classes])
     return b.model("ResNet v1 with random weights")
 
