@@ -10,7 +10,9 @@ Importing this file costs about 50 ms (llvmlite's binding and its shared library
 
 from __future__ import annotations
 
+import ctypes
 import platform
+import sys
 import threading
 import weakref
 from collections import Counter
@@ -25,7 +27,7 @@ from tilewright.support.errors import ArtifactError
 
 # All that compiled code may take from the process: what LLVM makes of copy loops, memory, and the thread seam of the pool.
 PROCESS_SYMBOLS = frozenset(
-    {"memcpy", "memset", "memmove", "malloc", "free", "aligned_alloc", "sched_yield"}
+    {"memcpy", "memset", "memmove", "bzero", "malloc", "free", "aligned_alloc", "sched_yield"}
     | {f"pthread_{name}" for name in ("create", "join", "self")}
     | {f"pthread_mutex_{name}" for name in ("init", "destroy", "lock", "unlock")}
     | {f"pthread_cond_{name}" for name in ("init", "destroy", "wait", "signal", "broadcast")}
@@ -117,7 +119,11 @@ def _check_definitions(tables: Sequence[ObjectSymbols]) -> frozenset[str]:
 
 
 def _process_addresses(names: frozenset[str]) -> dict[str, int]:
-    found = {name: llvm.address_of_symbol(name) for name in sorted(names & PROCESS_SYMBOLS)}
+    library = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None)
+    found: dict[str, int | None] = {}
+    for name in names & PROCESS_SYMBOLS:
+        if hasattr(library, name):
+            found[name] = ctypes.cast(library[name], ctypes.c_void_p).value
     missing = sorted(name for name in names if not found.get(name))
     if missing:
         raise ArtifactError(

@@ -10,6 +10,7 @@ import llvmlite.binding as llvm
 import pytest
 from llvmlite.binding import ffi
 
+from tilewright.machine.targets import named_machine
 from tilewright.support.errors import InternalError, TargetError
 from tilewright.target.cpu.llvm import (
     LlvmOptions,
@@ -19,6 +20,7 @@ from tilewright.target.cpu.llvm import (
     compile_to_object,
     data_layout,
     function_attributes,
+    llvm_target,
     optimized_ir,
 )
 
@@ -83,6 +85,12 @@ def test_text_that_does_not_verify_is_an_internal_error() -> None:
     with pytest.raises(InternalError, match="dominate") as caught:
         compile_to_assembly(text, ZEN5)
     assert caught.value.__notes__ == [text]
+
+
+def test_machine_gives_its_triple_cpu_and_features() -> None:
+    machine = named_machine("znver5")
+    assert llvm_target(machine) == LlvmTarget(machine.triple, machine.llvm_cpu, machine.llvm_features)
+    assert "%zmm" in compile_to_assembly(SCALE, llvm_target(machine))
 
 
 def test_unknown_triple_is_a_target_error() -> None:

@@ -33,6 +33,7 @@ from typing import Any, TypeVar
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
+from tilewright.machine.description import Machine
 from tilewright.support.errors import InternalError, TargetError
 
 Result = TypeVar("Result")
@@ -68,6 +69,11 @@ class LlvmOptions:
     relocation: str = "pic"
     code_model: str = "small"
     abi: str = ""
+
+
+def llvm_target(machine: Machine) -> LlvmTarget:
+    """What LLVM must know of a machine."""
+    return LlvmTarget(machine.triple, machine.llvm_cpu, machine.llvm_features)
 
 
 def compile_to_object(ir_text: str, target: LlvmTarget, options: LlvmOptions | None = None) -> bytes:
