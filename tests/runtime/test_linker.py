@@ -75,6 +75,24 @@ def test_memcpy_comes_from_the_process_and_constants_are_reachable() -> None:
     assert list(buffer) == [5, 6, 7]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="maps a page at a chosen address by the C library's mmap")
+def test_calls_reach_farther_than_two_gigabytes() -> None:
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    read_write_execute, private_anonymous = 7, 0x22
+    far = libc.mmap(1 << 40, 65536, read_write_execute, private_anonymous, -1, 0)
+    near = link([answer_object(42)])
+    ctypes.memmove(far, near.address("answer"), 16)
+    caller = compile_to_object(
+        "declare i64 @remote()\ndefine i64 @f() nounwind {\n  %a = call i64 @remote()\n  %b = add i64 %a, 1\n  ret i64 %b\n}\n", HOST
+    )
+    code = link([caller], {"remote": far})
+    assert abs(code.address("f") - far) > 1 << 32
+    assert call(code, "f") == 43
+    libc.munmap(ctypes.c_void_p(far), ctypes.c_size_t(65536))
+
+
 def test_unresolved_symbols_are_an_error_that_names_them() -> None:
     needy = compile_to_object(
         "declare void @no_such_function()\ndeclare i32 @getpid()\n"

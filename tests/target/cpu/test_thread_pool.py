@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import platform
 import sys
@@ -125,6 +126,14 @@ class Recorder:
             self.threads.add(threading.get_ident())
 
         return PART(record)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_if_a_loop_never_returns() -> Iterator[None]:
+    # A lost wake-up hangs in native code, where no exception reaches: show the stacks and end the run.
+    faulthandler.dump_traceback_later(100, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="module")
