@@ -26,6 +26,8 @@ from tilewright.ir.interning import bits_key
 class Op(StrEnum):
     """The kinds of scalar expression. `attr` of the node is given in brackets where it is used."""
 
+    __hash__ = str.__hash__  # Enum's own is a Python function, and every node built or looked up hashes its operator
+
     CONST = "const"  # [bool | int | float]
     VAR = "var"  # [VarInfo]
     LOAD = "load"  # [buffer], args are indices
@@ -96,11 +98,13 @@ class VarInfo:
 class Expr:
     """One node: `op`, `dtype`, `args` (expressions), `attr`. Immutable; make it through the functions of this module."""
 
-    __slots__ = ("__weakref__", "args", "attr", "dtype", "op")
+    __slots__ = ("__weakref__", "args", "attr", "dtype", "linear_form", "op", "order")
     op: Op
     dtype: DType
     args: tuple[Expr, ...]
     attr: Attr
+    linear_form: Any  # kept by affine.linear
+    order: str  # kept by affine.order_key
 
     def __repr__(self) -> str:
         from tilewright.ir.printer import format_expr
@@ -185,7 +189,7 @@ class Expr:
         """Only constants have a truth value; `a < b` of unknowns raises, so that it is not taken for an answer."""
         if self.op is Op.CONST:
             return bool(self.attr)
-        raise TypeError(f"the truth of `{self!r}` is not known; use tilewright.ir.analysis to prove it")
+        raise TypeError(f"the truth of `{self!r}` is not known; tilewright.ir.prove.prove(...) says whether it always holds")
 
 
 ExprLike: TypeAlias = Expr | bool | int | float
@@ -205,6 +209,7 @@ def make(op: Op, dtype: DType, args: tuple[Expr, ...] = (), attr: Attr = None) -
         if found is None:
             found = object.__new__(Expr)
             found.op, found.dtype, found.args, found.attr = op, dtype, args, attr
+            found.linear_form, found.order = None, ""
             _TABLE[key] = found
         return found
 
@@ -580,9 +585,11 @@ def evaluate_int(e: Expr, env: Mapping[Expr, int]) -> int:
     if e.op is Op.SELECT:
         return evaluate_int(e.args[1] if evaluate_int(e.args[0], env) else e.args[2], env)
     if e.op is Op.NOT:
-        return int(not evaluate_int(e.args[0], env))
+        value = evaluate_int(e.args[0], env)
+        return int(not value) if e.dtype.kind == "bool" else wrap_integer(~value, e.dtype)
     if e.op is Op.CAST:
-        return evaluate_int(e.args[0], env)
+        value = evaluate_int(e.args[0], env)
+        return int(value != 0) if e.dtype.kind == "bool" else wrap_integer(value, e.dtype)
     value = evaluate(e.op, e.args[0].dtype, *(evaluate_int(a, env) for a in e.args))
     if value is None:
         raise ZeroDivisionError(f"{e!r} divides by zero")
