@@ -70,9 +70,10 @@ COMBINERS: dict[str, Combiner] = {
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A buffer as an expression: `x[i, j]` loads an element."""
+    """A buffer as an expression: `x[i, j]` loads an element. With a `literal` every element is that constant and nothing is loaded."""
 
     buffer: Buffer
+    literal: Expr | None = None
 
     @property
     def dtype(self) -> DType:
@@ -87,6 +88,8 @@ class Tensor:
         return len(self.buffer.shape)
 
     def __getitem__(self, indices: ExprLike | tuple[ExprLike, ...]) -> Expr:
+        if self.literal is not None:
+            return self.literal
         return load(self.buffer, indices if isinstance(indices, tuple) else (indices,))
 
 

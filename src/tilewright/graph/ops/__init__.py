@@ -2,17 +2,20 @@
 
 from tilewright.graph.node import Operator
 from tilewright.graph.ops.contraction import Contract
+from tilewright.graph.ops.control import Call, If, Loop
 from tilewright.graph.ops.elementwise import Binary, Bitcast, Cast, Select, Unary
-from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
+from tilewright.graph.ops.fused import Fused
+from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
 from tilewright.graph.ops.source import BindSize, Constant, ConstantData, Iota, RandomNormal, RandomUniform, SizeValue, constant
 
 OPERATORS: dict[str, type[Operator]] = {
     operator.name: operator
     for operator in (
         Unary, Binary, Select, Cast, Bitcast,
-        Reshape, Transpose, BroadcastTo, Slice, Pad, Concat,
+        Reshape, RefineShape, Transpose, BroadcastTo, Slice, Pad, Concat,
         Constant, Iota, SizeValue, BindSize, RandomUniform, RandomNormal,
         Contract,
+        If, Loop, Call, Fused,
     )
 }  # fmt: skip
 
@@ -22,15 +25,20 @@ __all__ = [
     "BindSize",
     "Bitcast",
     "BroadcastTo",
+    "Call",
     "Cast",
     "Concat",
     "Constant",
     "ConstantData",
     "Contract",
+    "Fused",
+    "If",
     "Iota",
+    "Loop",
     "Pad",
     "RandomNormal",
     "RandomUniform",
+    "RefineShape",
     "Reshape",
     "Select",
     "SizeValue",

@@ -52,6 +52,31 @@ class Reshape(Operator):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RefineShape(Operator):
+    """The same tensor with dims that the model asserts to be those of `shape`; checked while running where it cannot be proved."""
+
+    name: ClassVar[str] = "refine_shape"
+    shape: Shape
+
+    def infer(self, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        expect_inputs("refine_shape", inputs, 1)
+        (x,) = inputs
+        if x.rank != len(self.shape) or any(a.is_const and b.is_const and a is not b for a, b in zip(x.shape, self.shape, strict=False)):
+            raise TypeRuleError(f"refine_shape: {format_shape(x.shape)} is not {format_shape(self.shape)}")
+        return (TensorType(x.dtype, self.shape),)
+
+    def reference(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        (x,) = inputs
+        if x.shape != bind_shape(self.shape, {}):
+            raise TypeRuleError(f"refine_shape: the shape is {x.shape}, the model needs {bind_shape(self.shape, {})}")
+        return (x,)
+
+    def define(self, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = inputs
+        return (k.compute("refine_shape", self.shape, lambda *i: x[i]),)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Transpose(Operator):
     """Axis `perm[i]` of the input becomes axis `i`."""
 

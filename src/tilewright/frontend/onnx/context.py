@@ -1,0 +1,329 @@
+"""What an operator's importer sees: the node with its inputs as values, attributes decoded, and the graph builder.
+
+Importers are functions `(ctx) -> Value | Sequence[Value | None]`, listed in each family file's `IMPORTERS` table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+
+from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
+from tilewright.graph.contents import Contents, ContentsAnalysis
+from tilewright.graph.node import Array, Function, GraphBuilder, Operator, Origin, Value
+from tilewright.graph.ops import (
+    Binary,
+    BindSize,
+    BroadcastTo,
+    Cast,
+    Concat,
+    Constant,
+    ConstantData,
+    Reduce,
+    RefineShape,
+    Reshape,
+    Select,
+    SizeValue,
+    Slice,
+    Transpose,
+    Unary,
+)
+from tilewright.graph.shapes import dims_equal
+from tilewright.ir import dtypes
+from tilewright.ir.dtypes import DType
+from tilewright.ir.expr import Expr, ExprLike, as_expr, const, size
+from tilewright.ir.types import as_shape
+from tilewright.support.errors import ModelError, UnsupportedOperatorError
+
+Importer: TypeAlias = "Callable[[NodeContext], Value | Sequence[Value | None]]"
+Table: TypeAlias = dict[tuple[str, str], Importer]  # (domain, operator) -> importer; "" is ai.onnx
+
+
+@dataclass(slots=True)
+class ModelState:
+    """Shared by all graphs of one import: builder, contents of shape tensors, bound sizes, operator sets."""
+
+    model: LoadedModel
+    opsets: dict[str, int]
+    g: GraphBuilder = field(default_factory=GraphBuilder)
+    contents: ContentsAnalysis = field(default_factory=ContentsAnalysis)
+    fresh: dict[str, int] = field(default_factory=dict)
+
+    def fresh_size(self, name: str, lo: int = 0, hi: int | None = None) -> Expr:
+        """A new named size; `name` is made an identifier and unique."""
+        base = "".join(c if c.isalnum() else "_" for c in name) or "size"
+        base = base if not base[0].isdigit() else f"n{base}"
+        count = self.fresh.get(base, 0)
+        self.fresh[base] = count + 1
+        return size(base if count == 0 else f"{base}_{count}", lo, hi)
+
+
+@dataclass(slots=True)
+class NodeContext:
+    """One node being imported. `inputs` has None for inputs left out; `subgraph` imports a graph attribute as a closed function."""
+
+    node: onnx.NodeProto
+    state: ModelState
+    inputs: tuple[Value | None, ...]
+    import_graph: Callable[[onnx.GraphProto, Sequence[Value]], Function]
+    captured: Callable[[onnx.GraphProto], tuple[Value, ...]]
+
+    @property
+    def g(self) -> GraphBuilder:
+        return self.state.g
+
+    @property
+    def op_type(self) -> str:
+        return self.node.op_type
+
+    @property
+    def version(self) -> int:
+        """The operator set version that the model imports for the node's domain."""
+        return self.state.opsets.get(self.node.domain if self.node.domain != "ai.onnx" else "", 1)
+
+    @property
+    def output_count(self) -> int:
+        return len(self.node.output)
+
+    def wants(self, index: int) -> bool:
+        """Whether output `index` has a name, so that somebody may use it."""
+        return index < len(self.node.output) and bool(self.node.output[index])
+
+    def has(self, index: int) -> bool:
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def input(self, index: int) -> Value:
+        """Input `index`; ModelError when the model leaves it out."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if value is None:
+            raise ModelError(f"{self.op_type} needs input {index}, which the model leaves out", where=self.where)
+        return value
+
+    def optional(self, index: int) -> Value | None:
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    @property
+    def where(self) -> str:
+        return str(origin_of(self.node))
+
+    # ---- attributes
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """The attribute decoded (int, float, str, list, ndarray, GraphProto), or `default`."""
+        for attribute in self.node.attribute:
+            if attribute.name == name:
+                return self._decode(attribute)
+        return default
+
+    def _decode(self, attribute: onnx.AttributeProto) -> Any:
+        kinds = onnx.AttributeProto
+        match attribute.type:
+            case kinds.STRING:
+                return attribute.s.decode("utf-8", "replace")
+            case kinds.STRINGS:
+                return [s.decode("utf-8", "replace") for s in attribute.strings]
+            case kinds.TENSOR:
+                return self.state.model.tensor(attribute.t)
+            case kinds.TENSORS:
+                return [self.state.model.tensor(t) for t in attribute.tensors]
+            case kinds.INTS | kinds.FLOATS:
+                return list(onnx.helper.get_attribute_value(attribute))
+            case _:
+                return onnx.helper.get_attribute_value(attribute)
+
+    def require(self, name: str) -> Any:
+        """A mandatory attribute; ModelError when it is missing."""
+        value = self.attribute(name)
+        if value is None:
+            raise ModelError(f"{self.op_type} lacks the attribute '{name}'", where=self.where)
+        return value
+
+    def dtype_attribute(self, name: str, default: DType | None = None) -> DType:
+        code = self.attribute(name)
+        if code is None and default is not None:
+            return default
+        return dtype_of(int(code if code is not None else 0), self.where)
+
+    # ---- emitting
+
+    def emit(self, op: Operator, *inputs: Value) -> tuple[Value, ...]:
+        return self.g.emit(op, *inputs)
+
+    def one(self, op: Operator, *inputs: Value) -> Value:
+        return self.g.one(op, *inputs)
+
+    def constant(self, array: Any, dtype: DType | None = None) -> Value:
+        """A constant tensor from an array or number."""
+        value = np.asarray(array) if dtype is None else np.asarray(array).astype(dtype.numpy)
+        return self.one(Constant(ConstantData(value)))
+
+    def scalar_like(self, number: float, value: Value) -> Value:
+        """A rank-0 constant of the dtype of `value`."""
+        return self.constant(number, value.type.dtype)
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        return value if value.type.dtype is dtype else self.one(Cast(dtype), value)
+
+    def unary(self, fn: str, value: Value) -> Value:
+        return self.one(Unary(fn), value)
+
+    def binary(self, fn: str, a: Value, b: Value | float) -> Value:
+        """An elementwise function of two operands, or of one and a number; dims that the model asserts to be equal are refined."""
+        if not isinstance(b, Value):
+            return self.one(Binary(fn), a, self.scalar_like(b, a))
+        return self.one(Binary(fn), *self.align(a, b))
+
+    def select(self, condition: Value, a: Value, b: Value) -> Value:
+        return self.one(Select(), *self.align(condition, a, b))
+
+    def reduce(self, fn: str, value: Value, axes: Iterable[int], keepdims: bool = True) -> Value:
+        chosen = tuple(sorted(axes))
+        return self.one(Reduce(fn, chosen, keepdims), value) if chosen else value
+
+    def transpose(self, value: Value, perm: Iterable[int]) -> Value:
+        order = tuple(perm)
+        return value if order == tuple(range(value.type.rank)) else self.one(Transpose(order), value)
+
+    def broadcast(self, value: Value, shape: Iterable[ExprLike]) -> Value:
+        target = as_shape(shape)
+        return value if target == value.shape else self.one(BroadcastTo(target), value)
+
+    def number(self, value: Value) -> Value:
+        """A one-element tensor as a rank-0 tensor."""
+        return self.reshape(value, ())
+
+    def reshape(self, value: Value, shape: Iterable[ExprLike]) -> Value:
+        target = as_shape(shape)
+        return value if target == value.shape else self.one(Reshape(target), value)
+
+    def slice_axis(self, value: Value, axis: int, start: ExprLike, length: ExprLike, step: int = 1) -> Value:
+        """value[..., start : start + length*step : step, ...] on one axis."""
+        starts = [const(0)] * value.type.rank
+        sizes = list(value.shape)
+        steps = [1] * value.type.rank
+        starts[axis], sizes[axis], steps[axis] = as_expr(start), as_expr(length), step
+        return self.one(Slice(tuple(starts), tuple(sizes), tuple(steps)), value)
+
+    def axis(self, axis: int, rank: int) -> int:
+        """A non-negative axis; ModelError when it is out of range."""
+        if not -rank <= axis < max(rank, 1):
+            raise ModelError(f"{self.op_type}: axis {axis} is out of range for rank {rank}", where=self.where)
+        return axis + rank if axis < 0 else axis
+
+    # ---- tensors that hold sizes
+
+    def constant_of(self, index: int) -> Array | None:
+        """The value of an input that is a constant of the model."""
+        value = self.optional(index)
+        if value is None:
+            return None
+        if isinstance(value.op, Constant):
+            return value.op.data.array
+        contents = self.state.contents.of(value)
+        if contents is not None and all(e.is_const for e in contents.flat):
+            return np.array([e.value for e in contents.flat], value.type.dtype.numpy).reshape(contents.shape)
+        return None
+
+    def require_constant(self, index: int, what: str) -> Array:
+        """Like `constant_of`, for what must be known to compile: UnsupportedOperatorError otherwise."""
+        array = self.constant_of(index)
+        if array is None:
+            raise UnsupportedOperatorError(f"{self.op_type} with a {what} that is computed at run time is not supported", where=self.where)
+        return array
+
+    def contents(self, value: Value) -> Contents | None:
+        """What an integer tensor holds, as expressions; None when it is known only at run time."""
+        return self.state.contents.of(value)
+
+    def as_size(self, value: Value, name: str = "", lo: int = 0) -> Expr:
+        """The number in a one-element integer tensor as an expression; a size is bound at run time when it is not known."""
+        known = self.state.contents.scalar(value)
+        if known is not None:
+            return known
+        scalar = self.cast(self.reshape(value, ()), dtypes.int64)
+        known = self.state.contents.scalar(scalar)
+        if known is not None:
+            return known
+        bound = self.state.fresh_size(name or (self.node.output[0] if self.node.output else self.op_type), lo)
+        self.emit(BindSize(bound), scalar)
+        one = np.empty(value.type.shape and (1,) * value.type.rank or (), object)
+        one[...] = bound
+        self.state.contents.known[value] = one
+        flat = np.empty((), object)
+        flat[()] = bound
+        self.state.contents.known[scalar] = flat
+        return bound
+
+    def as_sizes(self, value: Value, name: str = "", lo: int = 0) -> tuple[Expr, ...]:
+        """The numbers in a rank-1 integer tensor as expressions; those not known are bound at run time."""
+        known = self.contents(value)
+        if known is not None:
+            return tuple(known.reshape(-1))
+        (count,) = value.shape
+        if not count.is_const:
+            raise UnsupportedOperatorError(f"{self.op_type} whose rank depends on data is not supported", where=self.where)
+        found = []
+        for i in range(int(count.value)):
+            element = self._element(value, i)
+            found.append(self.as_size(element, f"{name or self.node.output[0]}_{i}", lo))
+        return tuple(found)
+
+    def _element(self, value: Value, index: int) -> Value:
+        """Element `index` of a rank-1 tensor; looks through a concatenation, so that known parts stay known."""
+        op = value.op
+        if isinstance(op, Concat):
+            at = index
+            for part in value.node.inputs:
+                length = int(part.shape[0].value) if part.shape[0].is_const else -1
+                if length < 0:
+                    break
+                if at < length:
+                    return self._element(part, at)
+                at -= length
+        return self.slice_axis(value, 0, index, 1) if value.shape[0] is not const(1) else value
+
+    def size_tensor(self, dims: Sequence[Expr]) -> Value:
+        """A rank-1 int64 tensor of sizes."""
+        if not dims:
+            return self.constant(np.zeros(0, np.int64))
+        if all(dim.is_const for dim in dims):
+            return self.constant(np.array([dim.value for dim in dims], np.int64))
+        parts = [self.reshape(self.size_scalar(dim), (1,)) for dim in dims]
+        return parts[0] if len(parts) == 1 else self.one(Concat(0), *parts)
+
+    def size_scalar(self, dim: Expr) -> Value:
+        return self.constant(np.int64(dim.value)) if dim.is_const else self.one(SizeValue(dim))
+
+    # ---- dims that the model asserts to be equal
+
+    def align(self, *values: Value) -> tuple[Value, ...]:
+        """Operands of a broadcasting operator with dims made provably equal: where two symbolic dims meet that the compiler cannot prove
+        equal, the model asserts that they are, and the later operand is refined (checked at run time)."""
+        rank = max(value.type.rank for value in values)
+        target: list[Expr] = [const(1)] * rank
+        for value in values:
+            for position, dim in enumerate(value.shape, rank - value.type.rank):
+                current = target[position]
+                if current is const(1) or (dim.is_const and not current.is_const and dim is not const(1)):
+                    target[position] = dim
+        return tuple(self._refined(value, target[rank - value.type.rank :]) for value in values)
+
+    def _refined(self, value: Value, target: Sequence[Expr]) -> Value:
+        shape = tuple(
+            dim if dim is const(1) or wanted.is_const and dim.is_const or dims_equal(dim, wanted) else wanted
+            for dim, wanted in zip(value.shape, target, strict=True)
+        )
+        return value if shape == value.shape else self.one(RefineShape(shape), value)
+
+    def refine(self, value: Value, shape: Iterable[ExprLike]) -> Value:
+        """`value` with dims asserted to be `shape` (checked at run time where not provable)."""
+        return self._refined(value, as_shape(shape))
+
+
+def origin_of(node: onnx.NodeProto) -> Origin:
+    """The origin of an ONNX node: its name, or that of its first output."""
+    return Origin(node.name or next((name for name in node.output if name), "?"), node.op_type)

@@ -1,0 +1,273 @@
+"""ONNX graphs to Tilewright graphs: scopes, subgraphs, functions, symbolic dims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import onnx
+
+from tilewright.frontend.onnx.context import ModelState, NodeContext, origin_of
+from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
+from tilewright.frontend.onnx.registry import IMPORTERS
+from tilewright.graph.node import Function, Module, Parameter, Value
+from tilewright.graph.ops import Constant, ConstantData
+from tilewright.ir.expr import Expr, const
+from tilewright.ir.types import TensorType
+from tilewright.support.errors import GraphError, ModelError, TilewrightError, TypeRuleError, UnsupportedOperatorError
+
+
+@dataclass(frozen=True, slots=True)
+class DimRange:
+    """Declared range of a symbolic dim: inclusive `lo`..`hi` and a `multiple` that divides it."""
+
+    lo: int = 0
+    hi: int | None = None
+    multiple: int = 1
+
+
+Scope: TypeAlias = dict[str, Value]  # the names of one graph; a subgraph's scope starts with its captures
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The result of an import: the module, and the problems found when importing was asked to go on (`check`)."""
+
+    module: Module
+    problems: tuple[TilewrightError, ...] = ()
+
+
+@dataclass(slots=True)
+class GraphImporter:
+    """Imports one graph after another into a shared state. With `problems` a list, unsupported nodes are collected and skipped."""
+
+    state: ModelState
+    functions: dict[tuple[str, str], onnx.FunctionProto]
+    problems: list[TilewrightError] | None = None
+
+    def initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
+        for tensor in graph.initializer:
+            scope[tensor.name] = self.state.g.one(Constant(ConstantData(self.state.model.tensor(tensor))))
+        if graph.sparse_initializer:
+            raise ModelError("sparse initializers are not supported", where=graph.name or self.state.model.source)
+
+    def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
+        defined = {name for node in nodes for name in node.output if name}
+        for node in nodes:
+            try:
+                self.node(node, scope, defined)
+            except TilewrightError as error:
+                error = error.located(str(origin_of(node)))
+                if self.problems is None:
+                    raise error from error.__cause__
+                self.problems.append(error)
+            except RecursionError:
+                raise ModelError("the model nests too deeply", where=str(origin_of(node))) from None
+
+    def node(self, node: onnx.NodeProto, scope: Scope, defined: set[str]) -> None:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        function = self.functions.get((domain, node.op_type))
+        importer = IMPORTERS.get((domain, node.op_type))
+        if importer is None and function is None:
+            raise unsupported(node, domain, self.state)
+        inputs = []
+        for name in node.input:
+            if not name:
+                inputs.append(None)
+                continue
+            value = scope.get(name)
+            if value is None:
+                if self.problems is not None and name in defined:
+                    return  # its producer is already reported
+                why = "the nodes form a cycle or are not in topological order" if name in defined else "no node, input or initializer defines it"
+                raise GraphError(f"'{name}' is used before it is defined", why=why)
+            inputs.append(value)
+        self.state.g.origin = origin_of(node)
+        if importer is not None:
+            context = NodeContext(
+                node,
+                self.state,
+                tuple(inputs),
+                lambda graph, params: self.subgraph(graph, scope, params),
+                lambda graph: self.captured(graph, scope),
+            )
+            results = importer(context)
+        else:
+            assert function is not None
+            results = self.call(node, function, inputs)
+        results = (results,) if isinstance(results, Value) else tuple(results)
+        for name, result in zip(node.output, results, strict=False):
+            if name and result is not None:
+                if name in scope:
+                    raise GraphError(f"'{name}' is defined twice")
+                scope[name] = result
+
+    def call(self, node: onnx.NodeProto, function: onnx.FunctionProto, inputs: Sequence[Value | None]) -> list[Value | None]:
+        """A model-local function, imported in place."""
+        scope: Scope = {}
+        for name, value in zip(function.input, inputs, strict=False):
+            if value is not None:
+                scope[name] = value
+        given = {attribute.name: attribute for attribute in node.attribute}
+        defaults = {attribute.name: attribute for attribute in function.attribute_proto}
+        outer = dict(self.state.opsets)
+        self.state.opsets.update({"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import})
+        self.nodes([_with_attributes(inner, {**defaults, **given}) for inner in function.node], scope)
+        self.state.opsets.clear()
+        self.state.opsets.update(outer)
+        return [scope.get(name) for name in function.output]
+
+    def captured(self, graph: onnx.GraphProto, scope: Scope) -> tuple[Value, ...]:
+        """The values of `scope` that a subgraph uses, in a fixed order; constants are left out, they are copied."""
+        found = [scope.get(name) for name in outer_names(graph)]
+        return tuple(dict.fromkeys(v for v in found if v is not None and not isinstance(v.op, Constant)))
+
+    def subgraph(self, graph: onnx.GraphProto, parent: Scope, params: Sequence[Value]) -> Function:
+        """A subgraph as a function of `params` (Parameter values for the graph's own inputs) followed by its captures, in the order of
+        `captured(graph)`."""
+        scope: Scope = {}
+        outer = self.captured(graph, parent)
+        by_outer: dict[Value, Value] = {}
+        for value in outer:
+            inner = self.state.g.one(Parameter(f"capture_{len(by_outer)}_{graph.name}", value.type))
+            self.state.contents.known[inner] = self.state.contents.of(value)
+            by_outer[value] = inner
+        for name in outer_names(graph):
+            value = parent.get(name)
+            if value is not None:
+                scope[name] = by_outer.get(value, value)
+        for info, param in zip(graph.input, params, strict=True):
+            scope[info.name] = param
+        origin = self.state.g.origin
+        self.initializers(graph, scope)
+        self.nodes(graph.node, scope)
+        self.state.g.origin = origin
+        results = tuple(self.result(info.name, scope) for info in graph.output)
+        return Function(graph.name or "body", (*params, *by_outer.values()), results)
+
+    def result(self, name: str, scope: Scope) -> Value:
+        value = scope.get(name)
+        if value is None:
+            raise GraphError(f"the graph's output '{name}' is not defined by any node")
+        return value
+
+
+def outer_names(graph: onnx.GraphProto) -> list[str]:
+    """Names that a graph uses but does not define, also through its own subgraphs, in order of first use."""
+    own = {tensor.name for tensor in graph.initializer} | {info.name for info in graph.input}
+    own |= {name for node in graph.node for name in node.output}
+    used: dict[str, None] = {}
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in own:
+                used[name] = None
+        for attribute in node.attribute:
+            for inner in ([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs):
+                used.update((name, None) for name in outer_names(inner) if name not in own)
+    for info in graph.output:
+        if info.name not in own:
+            used[info.name] = None
+    return list(used)
+
+
+def unsupported(node: onnx.NodeProto, domain: str, state: ModelState) -> UnsupportedOperatorError:
+    shown = f"{domain}::{node.op_type}" if domain else node.op_type
+    version = state.opsets.get(domain)
+    return UnsupportedOperatorError(
+        f"operator {shown} is not supported",
+        where=str(origin_of(node)),
+        why=f"opset {version} of {domain or 'ai.onnx'}" if version else f"the model does not import the domain '{domain}'",
+        hint="`tilewright check MODEL` lists everything that the model needs and Tilewright lacks",
+    )
+
+
+def _with_attributes(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+    """A function body's node with references to the function's attributes replaced by their values, also in its subgraphs."""
+    result = onnx.NodeProto()
+    result.CopyFrom(node)
+    del result.attribute[:]
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            if attribute.ref_attr_name in given:
+                value = result.attribute.add()
+                value.CopyFrom(given[attribute.ref_attr_name])
+                value.name = attribute.name
+            continue
+        copied = result.attribute.add()
+        copied.CopyFrom(attribute)
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            inner = [_with_attributes(n, given) for n in attribute.g.node]
+            del copied.g.node[:]
+            copied.g.node.extend(inner)
+    return result
+
+
+def input_type(info: onnx.ValueInfoProto, state: ModelState, dims: Mapping[str, DimRange | int], named: dict[str, Expr]) -> TensorType:
+    """The type of a graph input; symbolic dims are shared by name, unnamed ones get names from the input."""
+    kind = info.type.WhichOneof("value")
+    if kind != "tensor_type":
+        raise ModelError(f"input '{info.name}' is a {kind or 'value without type'}, not a tensor", hint="only tensors can be passed to a compiled model")
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape"):
+        raise ModelError(f"input '{info.name}' has no shape, so that its rank is not known", hint="run shape inference on the model or declare the shape")
+    shape: list[Expr] = []
+    for axis, dim in enumerate(tensor.shape.dim):
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            shape.append(const(dim.dim_value))
+            continue
+        name = dim.dim_param or f"{info.name}_{axis}"
+        declared = dims.get(name, DimRange())
+        if isinstance(declared, int):
+            shape.append(const(declared))
+            continue
+        if name not in named:
+            bound = state.fresh_size(name, declared.lo, declared.hi)
+            named[name] = bound if declared.multiple == 1 else _with_multiple(bound, declared)
+        shape.append(named[name])
+    return TensorType(dtype_of(tensor.elem_type, f"input '{info.name}'"), tuple(shape))
+
+
+def _with_multiple(bound: Expr, declared: DimRange) -> Expr:
+    from tilewright.ir.expr import size
+
+    return size(bound.name, declared.lo, declared.hi, declared.multiple)
+
+
+def import_model(model: LoadedModel, dims: Mapping[str, DimRange | int] | None = None, keep_going: bool = False) -> Imported:
+    """The model as a module with one function `main`. `dims` fixes or bounds symbolic dims by name. With `keep_going`, every
+    unsupported node is collected in `problems` instead of raising at the first; the module then lacks what depends on them."""
+    opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.proto.opset_import}
+    state = ModelState(model, opsets)
+    problems: list[TilewrightError] | None = [] if keep_going else None
+    functions = {(("" if f.domain == "ai.onnx" else f.domain), f.name): f for f in model.proto.functions}
+    importer = GraphImporter(state, functions, problems)
+    graph = model.proto.graph
+    scope: Scope = {}
+    importer.initializers(graph, scope)
+    named: dict[str, Expr] = {}
+    params: list[Value] = []
+    names: list[str] = []
+    for info in graph.input:
+        if info.name in scope:
+            continue  # an initializer with a default that callers may override: compiled as a constant
+        try:
+            param = state.g.one(Parameter(info.name, input_type(info, state, dims or {}, named)))
+        except TypeRuleError as error:
+            raise ModelError(f"input '{info.name}': {error.what}") from None
+        scope[info.name] = param
+        params.append(param)
+        names.append(info.name)
+    importer.nodes(graph.node, scope)
+    results: list[Value] = []
+    outputs: list[str] = []
+    for info in graph.output:
+        value = scope.get(info.name)
+        if value is None:
+            if problems:
+                continue
+            raise GraphError(f"the graph's output '{info.name}' is not defined by any node", where=model.source)
+        results.append(value)
+        outputs.append(info.name)
+    main = Function("main", tuple(params), tuple(results))
+    return Imported(Module({"main": main}, "main", tuple(names), tuple(outputs)), tuple(problems or ()))

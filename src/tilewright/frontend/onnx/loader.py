@@ -1,0 +1,177 @@
+"""Opening ONNX models: file, bytes or ModelProto to a parsed message plus lazily read, memory-mapped weights."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from tilewright.frontend.onnx.wire import WireError, cut_weights
+from tilewright.ir import dtypes
+from tilewright.ir.dtypes import DType
+from tilewright.support.errors import ModelError, UnsupportedDtypeError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+DTYPES: dict[int, DType] = {
+    onnx.TensorProto.FLOAT: dtypes.float32,
+    onnx.TensorProto.UINT8: dtypes.uint8,
+    onnx.TensorProto.INT8: dtypes.int8,
+    onnx.TensorProto.UINT16: dtypes.uint16,
+    onnx.TensorProto.INT16: dtypes.int16,
+    onnx.TensorProto.INT32: dtypes.int32,
+    onnx.TensorProto.INT64: dtypes.int64,
+    onnx.TensorProto.STRING: dtypes.string,
+    onnx.TensorProto.BOOL: dtypes.bool_,
+    onnx.TensorProto.FLOAT16: dtypes.float16,
+    onnx.TensorProto.DOUBLE: dtypes.float64,
+    onnx.TensorProto.UINT32: dtypes.uint32,
+    onnx.TensorProto.UINT64: dtypes.uint64,
+    onnx.TensorProto.COMPLEX64: dtypes.complex64,
+    onnx.TensorProto.COMPLEX128: dtypes.complex128,
+    onnx.TensorProto.BFLOAT16: dtypes.bfloat16,
+    17: dtypes.float8e4m3fn,
+    18: dtypes.float8e4m3fnuz,
+    19: dtypes.float8e5m2,
+    20: dtypes.float8e5m2fnuz,
+    21: dtypes.uint4,
+    22: dtypes.int4,
+    23: dtypes.float4e2m1,
+    24: dtypes.float8e8m0,
+}
+
+
+def dtype_of(code: int, where: str = "") -> DType:
+    """The DType of an ONNX element type number."""
+    if code not in DTYPES:
+        names = {number: name for name, number in onnx.TensorProto.DataType.items()}
+        raise UnsupportedDtypeError(f"ONNX element type {names.get(code, code)} is not supported", where=where or None)
+    return DTYPES[code]
+
+
+@dataclass(slots=True)
+class LoadedModel:
+    """A parsed model. `proto` lacks the large weights; `tensor(t)` gives any TensorProto of it as an array (weights of a file are
+    views of the mapped file). `source` names it in messages, `folder` is where external data lies."""
+
+    proto: onnx.ModelProto
+    source: str
+    folder: Path | None = None
+    mapped: Any = None
+    cut: dict[str, tuple[int, int]] = field(default_factory=dict)
+    external: dict[str, Any] = field(default_factory=dict)
+
+    def tensor(self, tensor: onnx.TensorProto) -> Array:
+        """The value of a TensorProto. Raises ModelError when its data is missing, truncated or outside of the model's folder."""
+        dtype = dtype_of(tensor.data_type, f"tensor '{tensor.name}'")
+        shape = tuple(tensor.dims)
+        if any(dim < 0 for dim in shape):
+            raise ModelError(f"tensor '{tensor.name}' has a negative dim: {list(shape)}", where=self.source)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            return self._external(tensor, dtype, shape)
+        where = self.cut.get(tensor.name)
+        if where is not None and not tensor.HasField("raw_data"):
+            return self._view(memoryview(self.mapped), where[0], where[1], dtype, shape, tensor.name)
+        try:
+            array: Array = onnx.numpy_helper.to_array(tensor)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise ModelError(f"tensor '{tensor.name}' cannot be read: {error}", where=self.source) from None
+        if dtype.kind == "string":
+            return array
+        return array if array.dtype == dtype.numpy else array.view(dtype.numpy) if array.itemsize == dtype.bytes else array.astype(dtype.numpy)
+
+    def _view(self, data: memoryview, offset: int, length: int, dtype: DType, shape: tuple[int, ...], name: str) -> Array:
+        count = int(np.prod(shape, dtype=np.int64)) if shape else 1
+        needed = (count * dtype.bits + 7) // 8
+        if needed != length:
+            raise ModelError(
+                f"tensor '{name}' holds {length} bytes where its shape {list(shape)} and type {dtype} need {needed}",
+                where=self.source,
+                hint="the file is damaged or was cut short; export or download it again",
+            )
+        raw = np.frombuffer(data, np.uint8, length, offset)
+        if dtype.bits < 8:
+            nibbles = np.stack([raw & 0xF, raw >> 4], axis=-1).reshape(-1)[:count]
+            signed = ((nibbles.astype(np.int8) ^ 8) - 8) if dtype.kind == "int" else nibbles
+            decoded: Array = signed.view(dtype.numpy) if dtype.kind == "float" else signed.astype(dtype.numpy)
+            return decoded.reshape(shape)
+        if offset % dtype.bytes:
+            raw = raw.copy()
+        view: Array = raw.view(dtype.numpy).reshape(shape)
+        return view
+
+    def _external(self, tensor: onnx.TensorProto, dtype: DType, shape: tuple[int, ...]) -> Array:
+        info = {entry.key: entry.value for entry in tensor.external_data}
+        location = info.get("location", "")
+        if self.folder is None:
+            raise ModelError(f"tensor '{tensor.name}' keeps its data in '{location}', but the model has no folder", hint="give the path of the file")
+        path = (self.folder / location).resolve()
+        if not location or not path.is_relative_to(self.folder.resolve()):
+            raise ModelError(f"tensor '{tensor.name}' points outside of the model's folder: '{location}'", where=self.source)
+        if location not in self.external:
+            try:
+                self.external[location] = _map_file(path)
+            except OSError as error:
+                raise ModelError(f"external data file '{location}' cannot be opened: {error.strerror}", where=self.source) from None
+        data = memoryview(self.external[location])
+        try:
+            offset, length = int(info.get("offset", 0)), int(info.get("length", -1))
+        except ValueError:
+            raise ModelError(f"tensor '{tensor.name}' has a malformed external data offset or length", where=self.source) from None
+        count = int(np.prod(shape, dtype=np.int64)) if shape else 1
+        length = (count * dtype.bits + 7) // 8 if length < 0 else length
+        if offset < 0 or offset + length > len(data):
+            raise ModelError(
+                f"external data file '{location}' is too short for tensor '{tensor.name}': {offset + length} bytes needed, {len(data)} there",
+                where=self.source,
+                hint="the file was cut short; export or download it again",
+            )
+        return self._view(data, offset, length, dtype, shape, tensor.name)
+
+
+def _map_file(path: Path) -> Any:
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            return b""
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def load_model(model: str | Path | bytes | onnx.ModelProto) -> LoadedModel:
+    """Open a model. Raises ModelError when it is no ONNX model."""
+    if isinstance(model, onnx.ModelProto):
+        return LoadedModel(model, "ModelProto")
+    if isinstance(model, bytes):
+        return LoadedModel(_parse(lambda: model, "bytes"), "bytes")
+    path = Path(model)
+    try:
+        mapped = _map_file(path)
+    except OSError as error:
+        raise ModelError(f"'{path}' cannot be opened: {error.strerror}", hint="check the path of the model") from None
+    cut: dict[str, tuple[int, int]] = {}
+
+    def stripped() -> bytes:
+        content, found = cut_weights(memoryview(mapped))
+        cut.update(found)
+        return content
+
+    proto = _parse(stripped, str(path))
+    return LoadedModel(proto, str(path), path.parent, mapped, cut)
+
+
+def _parse(content: Callable[[], bytes], source: str) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content())
+    except (DecodeError, WireError, ValueError) as error:
+        raise ModelError(
+            f"'{source}' is not an ONNX model", why=f"its bytes do not parse: {error}", hint="check that the download or export is complete"
+        ) from None
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise ModelError(f"'{source}' is not an ONNX model", why="it has no graph or no operator set", hint="check the path of the model")
+    return proto

@@ -1,0 +1,1 @@
+"""Importers of ONNX operators, one file per operator family; each has a table `IMPORTERS`."""

@@ -1,0 +1,7 @@
+"""Importers of ONNX operators: recurrent."""
+
+from __future__ import annotations
+
+from tilewright.frontend.onnx.context import Table
+
+IMPORTERS: Table = {}

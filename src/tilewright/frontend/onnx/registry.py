@@ -1,0 +1,46 @@
+"""Which ONNX operators are imported, by (domain, operator); "" stands for ai.onnx."""
+
+from __future__ import annotations
+
+from tilewright.frontend.onnx.context import Table
+from tilewright.frontend.onnx.operators import (
+    activation,
+    contrib,
+    control,
+    convolution,
+    elementwise,
+    indexing,
+    matmul,
+    movement,
+    normalization,
+    ordering,
+    quantization,
+    recurrent,
+    reduction,
+    shape,
+    source,
+    trees,
+    vision,
+)
+
+FAMILIES = (
+    activation,
+    contrib,
+    control,
+    convolution,
+    elementwise,
+    indexing,
+    matmul,
+    movement,
+    normalization,
+    ordering,
+    quantization,
+    recurrent,
+    reduction,
+    shape,
+    source,
+    trees,
+    vision,
+)
+
+IMPORTERS: Table = {key: importer for family in FAMILIES for key, importer in family.IMPORTERS.items()}

@@ -1,0 +1,197 @@
+"""Knowing what integer tensors hold, in terms of named sizes.
+
+Models compute shapes with tensors: Shape -> Gather -> Mul -> Concat -> Reshape. This analysis follows such chains and answers
+an array of expressions, so that a front end or pass can use dims instead of tensors; the chain then is dead code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.graph.node import Value
+from tilewright.graph.ops import (
+    Binary,
+    BindSize,
+    BroadcastTo,
+    Cast,
+    Concat,
+    Constant,
+    Gather,
+    Iota,
+    Reduce,
+    Reshape,
+    Select,
+    SizeValue,
+    Slice,
+    Transpose,
+    Unary,
+)
+from tilewright.ir import dtypes
+from tilewright.ir import expr as ex
+from tilewright.ir.dtypes import DType
+from tilewright.ir.expr import Expr
+from tilewright.ir.simplify import simplify
+from tilewright.ir.types import static_shape
+
+MAX_ELEMENTS = 1024  # tensors larger than this hold data, not shapes
+
+Contents = np.ndarray[Any, np.dtype[Any]]  # object array of Expr (int64 or bool)
+
+_BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "add": ex.add,
+    "sub": ex.sub,
+    "mul": ex.mul,
+    "div": lambda a, b: ex.floordiv(a, b) if _non_negative(a) and _non_negative(b) else ex.trunc_div(a, b),
+    "floordiv": ex.floordiv,
+    "floormod": ex.floormod,
+    "min": ex.minimum,
+    "max": ex.maximum,
+    "and": ex.logical_and,
+    "or": ex.logical_or,
+    "equal": ex.equal,
+    "not_equal": ex.not_equal,
+    "less": ex.less,
+    "less_equal": ex.less_equal,
+    "greater": lambda a, b: ex.less(b, a),
+    "greater_equal": lambda a, b: ex.less_equal(b, a),
+}
+_REDUCE: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "sum": ex.add, "prod": ex.mul, "max": ex.maximum, "min": ex.minimum, "any": ex.logical_or, "all": ex.logical_and,
+}  # fmt: skip
+
+
+def _non_negative(e: Expr) -> bool:
+    from tilewright.ir.bounds import bounds
+
+    lo = bounds(e, {}).lo
+    return lo is not None and lo >= 0
+
+
+def _followed(dtype: DType) -> bool:
+    return dtype.is_integer or dtype.kind == "bool"
+
+
+@dataclass(slots=True)
+class ContentsAnalysis:
+    """Memoised contents of values. `known` may be seeded with what the caller knows of parameters."""
+
+    known: dict[Value, Contents | None] = field(default_factory=dict)
+
+    def of(self, value: Value) -> Contents | None:
+        """What the tensor holds: an object array of its shape with an Expr (int64, or bool for bool tensors) for each element, or None."""
+        if value in self.known:
+            return self.known[value]
+        self.known[value] = None
+        shape = static_shape(value.type.shape)
+        small = shape is not None and int(np.prod(shape, dtype=np.int64)) <= MAX_ELEMENTS
+        result = self._compute(value) if small and _followed(value.type.dtype) else None
+        if result is not None:
+            result = _map(lambda e: simplify(e), result)
+        self.known[value] = result
+        return result
+
+    def scalar(self, value: Value) -> Expr | None:
+        """The single element of a one-element tensor."""
+        contents = self.of(value)
+        return contents.reshape(-1)[0] if contents is not None and contents.size == 1 else None
+
+    def _inputs(self, value: Value) -> list[Contents] | None:
+        found = []
+        for operand in value.node.inputs:
+            contents = self.of(operand)
+            if contents is None:
+                return None
+            found.append(contents)
+        return found
+
+    def _compute(self, value: Value) -> Contents | None:
+        op = value.op
+        match op:
+            case Constant():
+                array = op.data.array
+                wide = dtypes.bool_ if array.dtype == np.bool_ else dtypes.int64
+                return _map(lambda x: ex.const(x.item() if hasattr(x, "item") else x, wide), array.astype(object))
+            case SizeValue():
+                return _array(op.size)
+            case BindSize():
+                return _array(op.size)
+            case Iota():
+                return _map(lambda x: ex.const(x), np.arange(int(op.length.value)).astype(object)) if op.dtype.is_integer else None
+        operands = self._inputs(value)
+        if operands is None:
+            return None
+        match op:
+            case Cast():
+                return _cast(operands[0], op.dtype)
+            case Binary() if op.fn in _BINARY:
+                return _zip(_BINARY[op.fn], operands[0], operands[1])
+            case Unary(fn="neg"):
+                return _map(ex.neg, operands[0])
+            case Unary(fn="not"):
+                return _map(ex.logical_not, operands[0])
+            case Select():
+                c, a, b = np.broadcast_arrays(*operands)
+                picked = [ex.select(p, x, y) for p, x, y in zip(c.flat, a.flat, b.flat, strict=True)]
+                return _from_list(picked, c.shape)
+            case Reshape() | BroadcastTo():
+                target = static_shape(value.type.shape) or ()
+                return operands[0].reshape(target) if isinstance(op, Reshape) else np.broadcast_to(operands[0], target)
+            case Transpose():
+                return operands[0].transpose(op.perm)
+            case Concat():
+                return np.concatenate(operands, axis=op.axis)
+            case Slice():
+                index = np.ix_(*[_positions(s, n, k) for s, n, k in zip(op.starts, op.sizes, op.steps, strict=True)])
+                return operands[0][index]
+            case Gather():
+                indices = operands[1]
+                if all(e.is_const for e in indices.flat):
+                    return np.take(operands[0], _map(lambda e: e.value, indices).astype(np.int64), axis=op.axis)
+            case Reduce() if op.fn in _REDUCE and operands[0].size:
+                combined = np.frompyfunc(_REDUCE[op.fn], 2, 1)
+                reduced = operands[0]
+                for axis in sorted(op.axes, reverse=True):
+                    reduced = combined.reduce(reduced, axis=axis, keepdims=op.keepdims)
+                return np.asarray(reduced, dtype=object) if isinstance(reduced, np.ndarray) else _array(reduced)
+        return None
+
+
+def _positions(start: Expr, count: Expr, step: int) -> list[int]:
+    return [int(start.value) + i * step for i in range(int(count.value))]
+
+
+def _array(e: Expr) -> Contents:
+    result = np.empty((), object)
+    result[()] = e
+    return result
+
+
+def _from_list(items: list[Expr], shape: tuple[int, ...]) -> Contents:
+    result = np.empty(len(items), object)
+    for i, item in enumerate(items):
+        result[i] = item
+    return result.reshape(shape)
+
+
+def _map(fn: Callable[[Any], Any], array: Contents) -> Contents:
+    return _from_list([fn(x) for x in array.flat], array.shape)
+
+
+def _zip(fn: Callable[[Expr, Expr], Expr], a: Contents, b: Contents) -> Contents | None:
+    a, b = np.broadcast_arrays(a, b)
+    try:
+        return _from_list([fn(x, y) for x, y in zip(a.flat, b.flat, strict=True)], a.shape)
+    except TypeError:
+        return None
+
+
+def _cast(contents: Contents, dtype: DType) -> Contents | None:
+    if dtype.kind == "bool":
+        return _map(lambda e: e if e.dtype is dtypes.bool_ else ex.not_equal(e, 0), contents)
+    if not dtype.is_integer or dtype.bits < 32:
+        return None
+    return _map(lambda e: ex.select(e, 1, 0) if e.dtype is dtypes.bool_ else e, contents)

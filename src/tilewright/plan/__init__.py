@@ -1,0 +1,1 @@
+"""From a graph of fused groups to an ordered list of steps with every buffer placed."""

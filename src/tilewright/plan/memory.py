@@ -1,0 +1,92 @@
+"""Placing buffers in arenas: each storage has a live interval on the plan's clock and a size; those that are alive together must not
+overlap.
+
+Constant sizes: best fit by decreasing size (the greedy-by-size strategy of Pisarchyk and Lee, "Efficient Memory Management for Deep
+Neural Net Inference", 2020, section 5.2). Symbolic sizes: storages share slots; a slot is as large as the largest of its storages, which
+keeps every offset an expression of the sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Expr, const, evaluate_int, free_vars, maximum
+from tilewright.ir.simplify import simplify
+from tilewright.plan.steps import aligned
+from tilewright.runtime.constants import ALIGNMENT
+
+TYPICAL = 64  # stands for a size without upper bound when two symbolic sizes are compared
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One storage to place: bytes, and the first and last tick at which it holds something needed."""
+
+    bytes: Expr
+    first: int
+    last: int
+
+    def overlaps(self, other: Interval) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+def place(intervals: Sequence[Interval]) -> tuple[list[Expr], Expr]:
+    """Offsets, one for each interval, and the total bytes. Offsets are multiples of ALIGNMENT."""
+    if all(interval.bytes.is_const for interval in intervals):
+        offsets, total = place_static([(int(i.bytes.value), i.first, i.last) for i in intervals])
+        return [const(offset) for offset in offsets], const(total)
+    return place_slots(intervals)
+
+
+def place_static(intervals: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
+    """Offsets and total for (bytes, first, last) triples: largest first, each into the smallest gap that holds it."""
+    offsets = [0] * len(intervals)
+    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last, by offset
+    total = 0
+    for index in sorted(range(len(intervals)), key=lambda i: (-intervals[i][0], intervals[i][1])):
+        size, first, last = intervals[index]
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        best, best_gap, cursor = -1, 0, 0
+        for offset, end, other_first, other_last in placed:
+            if first <= other_last and other_first <= last:
+                gap = offset - cursor
+                if gap >= size and (best < 0 or gap < best_gap):
+                    best, best_gap = cursor, gap
+                cursor = max(cursor, end)
+        offset = best if best >= 0 else cursor
+        offsets[index] = offset
+        placed.append((offset, offset + size, first, last))
+        placed.sort()
+        total = max(total, offset + size)
+    return offsets, total
+
+
+def typical_value(e: Expr, typical: Mapping[Expr, int] | None = None) -> int:
+    """The value of a size expression at typical sizes: the declared upper bound if there is one, else TYPICAL."""
+    env = {v: (typical or {}).get(v) or v.attr.hi or max(TYPICAL, v.attr.lo or 0) for v in free_vars(e)}
+    return evaluate_int(e, env)
+
+
+def place_slots(intervals: Sequence[Interval]) -> tuple[list[Expr], Expr]:
+    """Shared slots for storages of symbolic size: each storage, largest first at typical sizes, joins the first slot whose storages it
+    never meets and that is not much larger than it needs."""
+    sizes = [typical_value(interval.bytes) for interval in intervals]
+    slots: list[list[int]] = []
+    for index in sorted(range(len(intervals)), key=lambda i: (-sizes[i], intervals[i].first)):
+        for slot in slots:
+            if not any(intervals[index].overlaps(intervals[other]) for other in slot):
+                slot.append(index)
+                break
+        else:
+            slots.append([index])
+    offsets: list[Expr] = [const(0)] * len(intervals)
+    cursor: Expr = const(0)
+    for slot in slots:
+        needed: Expr = const(0)
+        for bytes_ in dict.fromkeys(intervals[index].bytes for index in slot):
+            needed = maximum(needed, bytes_)
+        for index in slot:
+            offsets[index] = cursor
+        cursor = simplify(cursor + aligned(needed))
+    return offsets, cursor

@@ -1,0 +1,49 @@
+"""Applying a pass to a whole module: every function of its table, and the functions that control flow operators hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+from tilewright.graph.node import Function, Module, Operator
+
+Pass = Callable[[Function], Function]
+
+
+def on_all_functions(module: Module, apply: Pass) -> Module:
+    """The module with `apply` run on each function, bodies of control flow before the function that holds them."""
+    memo: dict[Function, Function] = {}
+    return replace(module, functions={name: on_function(function, apply, memo) for name, function in module.functions.items()})
+
+
+def on_function(function: Function, apply: Pass, memo: dict[Function, Function]) -> Function:
+    """`apply` on the functions nested in `function`, then on itself."""
+    from tilewright.graph.node import rewrite_function
+
+    if function in memo:
+        return memo[function]
+
+    def nested(f: Function) -> Function:
+        return on_function(f, apply, memo)
+
+    inner = rewrite_function(function, lambda g, node, inputs: _with_nested(g, node.op, inputs, nested))
+    result = apply(inner)
+    memo[function] = result
+    return result
+
+
+def _with_nested(g, op: Operator, inputs, nested: Pass):  # type: ignore[no-untyped-def]
+    changed = map_functions(op, nested)
+    return None if changed is op else g.emit(changed, *inputs)
+
+
+def map_functions(op: Operator, apply: Pass) -> Operator:
+    """The operator with each function among its attributes mapped."""
+    changes = {}
+    for f in fields(op):
+        value = getattr(op, f.name)
+        if isinstance(value, Function):
+            mapped = apply(value)
+            if mapped is not value:
+                changes[f.name] = mapped
+    return replace(op, **changes) if changes else op
