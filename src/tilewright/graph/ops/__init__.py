@@ -5,6 +5,7 @@ from tilewright.graph.ops.contraction import Contract
 from tilewright.graph.ops.control import Call, If, Loop
 from tilewright.graph.ops.elementwise import Binary, Bitcast, Cast, Select, Unary
 from tilewright.graph.ops.fused import Fused
+from tilewright.graph.ops.indexing import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
 from tilewright.graph.ops.source import BindSize, Constant, ConstantData, Iota, RandomNormal, RandomUniform, SizeValue, constant
 
@@ -16,6 +17,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Constant, Iota, SizeValue, BindSize, RandomUniform, RandomNormal,
         Contract,
         If, Loop, Call, Fused,
+        Gather, GatherElements, GatherNd, ScatterElements, ScatterNd,
     )
 }  # fmt: skip
 
@@ -32,6 +34,9 @@ __all__ = [
     "ConstantData",
     "Contract",
     "Fused",
+    "Gather",
+    "GatherElements",
+    "GatherNd",
     "If",
     "Iota",
     "Loop",
@@ -40,6 +45,8 @@ __all__ = [
     "RandomUniform",
     "RefineShape",
     "Reshape",
+    "ScatterElements",
+    "ScatterNd",
     "Select",
     "SizeValue",
     "Slice",
