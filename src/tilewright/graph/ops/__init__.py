@@ -1,13 +1,20 @@
 """The operators of the graph level, one file for each family. `OPERATORS` lists them by name."""
 
 from tilewright.graph.node import Operator
+from tilewright.graph.ops.activation import Gelu, HardSwish, Softplus
+from tilewright.graph.ops.attention import Attention
 from tilewright.graph.ops.contraction import Contract
 from tilewright.graph.ops.control import Call, If, Loop
+from tilewright.graph.ops.convolution import Convolution, ConvolutionTranspose
 from tilewright.graph.ops.elementwise import Binary, Bitcast, Cast, Select, Unary
 from tilewright.graph.ops.fused import Fused
 from tilewright.graph.ops.indexing import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
+from tilewright.graph.ops.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, Lrn, RmsNorm
+from tilewright.graph.ops.reduction import ArgReduce, Reduce
+from tilewright.graph.ops.softmax import LogSoftmax, Softmax
 from tilewright.graph.ops.source import BindSize, Constant, ConstantData, Iota, RandomNormal, RandomUniform, SizeValue, constant
+from tilewright.graph.ops.window import MaxPoolIndices, WindowReduce
 
 OPERATORS: dict[str, type[Operator]] = {
     operator.name: operator
@@ -15,7 +22,10 @@ OPERATORS: dict[str, type[Operator]] = {
         Unary, Binary, Select, Cast, Bitcast,
         Reshape, RefineShape, Transpose, BroadcastTo, Slice, Pad, Concat,
         Constant, Iota, SizeValue, BindSize, RandomUniform, RandomNormal,
-        Contract,
+        Contract, Convolution, ConvolutionTranspose,
+        Reduce, ArgReduce, WindowReduce, MaxPoolIndices,
+        Softmax, LogSoftmax, LayerNorm, RmsNorm, InstanceNorm, GroupNorm, BatchNorm, Lrn,
+        Gelu, HardSwish, Softplus, Attention,
         If, Loop, Call, Fused,
         Gather, GatherElements, GatherNd, ScatterElements, ScatterNd,
     )
@@ -23,6 +33,9 @@ OPERATORS: dict[str, type[Operator]] = {
 
 __all__ = [
     "OPERATORS",
+    "ArgReduce",
+    "Attention",
+    "BatchNorm",
     "Binary",
     "BindSize",
     "Bitcast",
@@ -33,24 +46,39 @@ __all__ = [
     "Constant",
     "ConstantData",
     "Contract",
+    "Convolution",
+    "ConvolutionTranspose",
     "Fused",
     "Gather",
     "GatherElements",
     "GatherNd",
+    "Gelu",
+    "GroupNorm",
+    "HardSwish",
     "If",
+    "InstanceNorm",
     "Iota",
+    "LayerNorm",
+    "LogSoftmax",
     "Loop",
+    "Lrn",
+    "MaxPoolIndices",
     "Pad",
     "RandomNormal",
     "RandomUniform",
+    "Reduce",
     "RefineShape",
     "Reshape",
+    "RmsNorm",
     "ScatterElements",
     "ScatterNd",
     "Select",
     "SizeValue",
     "Slice",
+    "Softmax",
+    "Softplus",
     "Transpose",
     "Unary",
+    "WindowReduce",
     "constant",
 ]

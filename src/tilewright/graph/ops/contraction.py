@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright.graph.node import Array, Operator
+from tilewright.graph.ops.blocks import rounded
 from tilewright.graph.ops.elementwise import expect_inputs
 from tilewright.graph.ops.scalars import arithmetic_dtype
 from tilewright.graph.shapes import dims_equal, format_shape
@@ -55,13 +56,6 @@ def parse_spec(spec: str) -> Letters:
     if missing:
         raise TypeRuleError(f"contract: the letter {missing[0]!r} of the result is in neither operand of {spec!r}")
     return Letters(left, right, result)
-
-
-def reduced_in_dtype(k: KernelBuilder, name: str, accumulated: Tensor, dtype: DType) -> Tensor:
-    """The accumulator's values in the result's dtype: another block when that is narrower."""
-    if accumulated.dtype is dtype:
-        return accumulated
-    return k.compute(name, accumulated.shape, lambda *i: cast(dtype, accumulated[i]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +108,7 @@ class Contract(Operator):
         shape = [dims[letter] for letter in letters.result]
         extents = [dims[letter] for letter in letters.reduced]
         result = k.reduce("contract", shape, extents, value, "sum") if extents else k.compute("contract", shape, value)
-        return (reduced_in_dtype(k, "contract_result", result, self.dtype),)
+        return (rounded(k, "contract_result", result, self.dtype),)
 
 
 def contract_arrays(letters: Letters, a: Array, b: Array, dtype: DType) -> Array:

@@ -22,6 +22,24 @@ def padded_shape(shape: Shape, low: Sequence[Expr], high: Sequence[Expr]) -> Sha
     return tuple([canonical(dim + a + b) for dim, a, b in zip(shape, low, high, strict=True)])
 
 
+def windowed_dim(dim: Expr, low: Expr, high: Expr, window: Expr, stride: int, dilation: int) -> Expr:
+    """Number of positions of a window of `window` taps, `dilation` apart, that moves by `stride` over the padded axis."""
+    return canonical((dim + low + high - (window - 1) * dilation - 1) // stride + 1)
+
+
+def window_views(padded: Array, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int], sizes: Sequence[int]) -> Array:
+    """A view of shape [..., *sizes, *window] of the windows over the trailing axes of a padded array."""
+    leading = padded.ndim - len(window)
+    own = padded.strides[leading:]
+    shape = (*padded.shape[:leading], *sizes, *window)
+    steps = (
+        *padded.strides[:leading],
+        *(n * stride for n, stride in zip(own, strides)),
+        *(n * dilation for n, dilation in zip(own, dilations)),
+    )
+    return np.lib.stride_tricks.as_strided(padded, shape, steps, writeable=False)
+
+
 def _at_most_zero(amount: Expr) -> bool:
     return amount.is_const and bool(amount.value <= 0)
 
