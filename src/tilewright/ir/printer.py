@@ -84,7 +84,7 @@ def format_float(value: float, dtype: DType) -> str:
         if bits & ~(1 << 63) != quiet:
             return f"nan_bits(0x{bits:016x})"
         return "-nan" if bits >> 63 else "nan"
-    if math.isinf(value) or dtype is dtypes.float64:
+    if math.isinf(value) or dtype is dtypes.float64 or value == 0:  # the short form of some dtypes is `-0`, an int
         return repr(value)
     short = str(dtype.numpy.type(value))
     try:
