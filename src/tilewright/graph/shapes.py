@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from tilewright.ir.affine import linear, to_expr
 from tilewright.ir.expr import Expr, Op, const
 from tilewright.ir.types import Shape, product
 from tilewright.support.errors import TypeRuleError
@@ -15,7 +16,7 @@ from tilewright.support.errors import TypeRuleError
 
 def canonical(dim: Expr) -> Expr:
     """The dim in the form under which equal dims are the same object."""
-    return dim
+    return dim if dim.is_const or dim.op is Op.VAR else to_expr(linear(dim))
 
 
 def canonical_shape(shape: Sequence[Expr]) -> Shape:
