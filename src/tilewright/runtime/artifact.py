@@ -1,0 +1,135 @@
+"""The artifact file: code, weights and manifest in one file that can be memory-mapped.
+
+    magic (8 bytes) | manifest length (8, little endian) | SHA-256 of the manifest (32) | manifest (JSON) | sections
+
+Each section starts at a multiple of PAGE. The manifest names them with offset, length and hash; the code's hashes are checked before
+anything is linked, that of the weights on request. An artifact is code: load only files that you would run as a program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.constants import FORMAT
+from tilewright.support.atomic import atomic_write
+from tilewright.support.errors import ArtifactError
+
+MAGIC = b"TILEWRT\x01"
+HEADER = 48
+PAGE = 4096
+MAX_MANIFEST = 64 << 20
+
+Bytes = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What a file holds. `manifest`: plain data, see `docs/artifact.md`. `objects`: relocatable code, by name. `pool`: the thread pool's
+    object. `weights`: uint8 array, aligned to ALIGNMENT, a view of the mapped file when it was loaded from one."""
+
+    manifest: Mapping[str, Any]
+    objects: Mapping[str, bytes]
+    pool: bytes
+    weights: np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def _sections(artifact: Artifact) -> list[tuple[str, Bytes]]:
+    code: list[tuple[str, Bytes]] = [(f"object:{name}", content) for name, content in artifact.objects.items()]
+    return [*code, ("pool", artifact.pool), ("weights", memoryview(artifact.weights))]
+
+
+def save(artifact: Artifact, path: str | Path) -> None:
+    """Write an artifact; the file appears complete or not at all."""
+    sections = _sections(artifact)
+    table: dict[str, list[Any]] = {}
+    offset = 0
+    for name, content in sections:
+        table[name] = [offset, len(content), hashlib.sha256(content).hexdigest()]
+        offset += -(-len(content) // PAGE) * PAGE
+    manifest = json.dumps({**artifact.manifest, "format": FORMAT, "sections": table}, sort_keys=True, separators=(",", ":")).encode()
+    with atomic_write(Path(path), durable=False) as file:
+        file.write(MAGIC + len(manifest).to_bytes(8, "little") + hashlib.sha256(manifest).digest() + manifest)
+        _pad(file, HEADER + len(manifest))
+        for _, content in sections:
+            file.write(content)
+            _pad(file, len(content))
+
+
+def _pad(file: Any, length: int) -> None:
+    file.write(b"\0" * (-length % PAGE))
+
+
+def load(path: str | Path, verify: bool = False) -> Artifact:
+    """Map an artifact. Raises ArtifactError when the file is none, is damaged or has another format; `verify` also hashes the weights."""
+    source = Path(path)
+    try:
+        with source.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ArtifactError(f"'{source}' cannot be opened: {error.strerror}") from None
+    except ValueError:
+        raise ArtifactError(f"'{source}' is empty, not an artifact") from None
+    manifest, start = _manifest(data, source)
+    sections = manifest.get("sections")
+    if not isinstance(sections, dict):
+        raise _damaged(source, "the manifest lists no sections")
+    objects: dict[str, bytes] = {}
+    found: dict[str, tuple[int, int]] = {}
+    for name, entry in sections.items():
+        offset, length, digest = _entry(entry, source)
+        begin = start + offset
+        if begin + length > len(data):
+            raise _damaged(source, f"section '{name}' reaches past the end of the file")
+        found[name] = (begin, length)
+        if name != "weights" or verify:
+            with memoryview(data)[begin : begin + length] as view:
+                if hashlib.sha256(view).hexdigest() != digest:
+                    raise _damaged(source, f"the content of section '{name}' does not match its hash")
+        if name.startswith("object:"):
+            objects[name.removeprefix("object:")] = bytes(data[begin : begin + length])
+    if "pool" not in found or "weights" not in found:
+        raise _damaged(source, "a section is missing")
+    begin, length = found["weights"]
+    weights = np.frombuffer(data, np.uint8, length, begin) if length else np.zeros(0, np.uint8)
+    begin, length = found["pool"]
+    return Artifact(manifest, objects, bytes(data[begin : begin + length]), weights)
+
+
+def _manifest(data: Any, source: Path) -> tuple[dict[str, Any], int]:
+    header = bytes(data[:HEADER])
+    if len(header) < HEADER or header[:7] != MAGIC[:7]:
+        raise ArtifactError(f"'{source}' is not a Tilewright artifact", hint="compile a model with `tilewright compile`, or give its path")
+    length = int.from_bytes(header[8:16], "little")
+    if length > MAX_MANIFEST or HEADER + length > len(data):
+        raise _damaged(source, "the manifest reaches past the end of the file")
+    text = bytes(data[HEADER : HEADER + length])
+    if hashlib.sha256(text).digest() != header[16:48]:
+        raise _damaged(source, "the manifest does not match its hash")
+    try:
+        manifest = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _damaged(source, "the manifest is not JSON") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        have = manifest.get("format") if isinstance(manifest, dict) else None
+        raise ArtifactError(f"'{source}' has format {have}, this version reads format {FORMAT}", hint="compile the model again")
+    return manifest, -(-(HEADER + length) // PAGE) * PAGE
+
+
+def _entry(entry: object, source: Path) -> tuple[int, int, str]:
+    if isinstance(entry, Sequence) and len(entry) == 3:
+        offset, length, digest = entry
+        if isinstance(offset, int) and isinstance(length, int) and isinstance(digest, str) and offset >= 0 and length >= 0:
+            return offset, length, digest
+    raise _damaged(source, "the table of sections is malformed")
+
+
+def _damaged(source: Path, why: str) -> ArtifactError:
+    return ArtifactError(f"'{source}' is damaged", why=why, hint="copy or compile it again")

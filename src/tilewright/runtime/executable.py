@@ -1,0 +1,193 @@
+"""A loaded artifact that runs: `exe(x)`, `exe.run({"input": x})`.
+
+One call is one native call for the whole inference. An executable may be called from several threads at once: each call takes its own
+arena; the thread pool serves one of them at a time, the others run on their own thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime import artifact as files
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.constants import ALIGNMENT, OUT_OF_MEMORY, SHOWN
+from tilewright.runtime.formula import Formula
+from tilewright.runtime.linker import link
+from tilewright.runtime.pool import PoolReference, process_pools
+from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, as_array, solve_sizes, tensor_spec
+from tilewright.support.errors import ArtifactError, InputError, MemoryLimitError, ShapeError
+from tilewright.support.host_limits import usable_cores
+
+_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 7)
+_RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+KEPT_ARENAS = 4  # idle arenas that an executable keeps for later calls
+
+
+def aligned_empty(size: int) -> Array:
+    """Uninitialised bytes whose first is aligned to ALIGNMENT."""
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
+class Executable:
+    """A compiled model, ready to run. `inputs` and `outputs` describe its arguments and results; `manifest` says how it was made."""
+
+    def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
+        """threads: default is what affinity mask and cgroup quota allow. Raises ArtifactError when the code does not fit this machine."""
+        manifest = artifact.manifest
+        try:
+            self.inputs: tuple[TensorSpec, ...] = tuple(tensor_spec(entry) for entry in manifest["inputs"])
+            self.outputs: tuple[TensorSpec, ...] = tuple(tensor_spec(entry) for entry in manifest["outputs"])
+            self.sizes = tuple(SizeSpec(s["name"], s["lo"], s["hi"], s.get("multiple", 1)) for s in manifest["sizes"])
+            self._input_sizes = int(manifest["input_sizes"])
+            self._late_outputs = frozenset(manifest["late_outputs"])
+            self._arena_bytes = Formula(manifest["memory"]["arena"])
+            self._checks = [(str(c["message"]), int(c["shown"])) for c in manifest["checks"]]
+            entry = str(manifest["entry"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError("the artifact's manifest is incomplete", why=f"{type(error).__name__}: {error}", hint="compile the model again") from None
+        _require_features(manifest)
+        self.manifest = manifest
+        self.artifact = artifact
+        self.threads = usable_cores() if threads is None else threads
+        self._pool = PoolReference(artifact.pool, self.threads)
+        self._code = link(list(artifact.objects.values()), process_pools.code(artifact.pool).imports)
+        self._entry = _ENTRY(self._code.address(entry))
+        self._release = _RELEASE(self._code.address(f"{entry}_release"))
+        self._weights = _aligned(artifact.weights)
+        self._idle: list[Array] = []
+        self._lock = threading.Lock()
+
+    # ---- running
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Results for positional or named arguments: one array, or a tuple when the model has several outputs."""
+        if len(args) > len(self.inputs):
+            raise InputError(f"{len(args)} arguments are passed, the model takes {len(self.inputs)}", where=self._signature())
+        named = dict(zip((spec.name for spec in self.inputs), args, strict=False))
+        twice = named.keys() & kwargs.keys()
+        if twice:
+            raise InputError(f"input '{min(twice)}' is passed twice", where=self._signature())
+        results = self._invoke({**named, **kwargs})
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Results by name."""
+        return dict(zip((spec.name for spec in self.outputs), self._invoke(inputs), strict=True))
+
+    def _invoke(self, given: Mapping[str, Any]) -> list[Array]:
+        known = {spec.name for spec in self.inputs}
+        extra = [name for name in given if name not in known]
+        missing = [spec.name for spec in self.inputs if spec.name not in given]
+        if extra or missing:
+            what = f"the model has no input '{extra[0]}'" if extra else f"input '{missing[0]}' is missing"
+            raise InputError(what, where=self._signature())
+        arrays = [as_array(given[spec.name], spec) for spec in self.inputs]
+        sizes = solve_sizes(arrays, self.inputs, self.sizes)
+        with self._arena(self._arena_bytes(sizes)) as arena:
+            return self._call(arrays, sizes, arena)
+
+    def _call(self, arrays: list[Array], sizes: dict[str, int], arena: Array) -> list[Array]:
+        size_array = np.zeros(max(len(self.sizes), 1), np.int64)
+        for i, size in enumerate(self.sizes[: self._input_sizes]):
+            size_array[i] = sizes[size.name]
+        results: list[Array | None] = [
+            None if i in self._late_outputs else np.empty([dim(sizes) for dim in spec.shape], spec.dtype) for i, spec in enumerate(self.outputs)
+        ]
+        inputs = (ctypes.c_void_p * max(len(arrays), 1))(*[array.ctypes.data for array in arrays])
+        outputs = (ctypes.c_void_p * max(len(results), 1))(*[None if r is None else r.ctypes.data for r in results])
+        failure = np.zeros(SHOWN, np.int64)
+        code = self._entry(
+            self._pool.handle, inputs, outputs, size_array.ctypes.data, self._weights.ctypes.data, arena.ctypes.data, failure.ctypes.data
+        )
+        late = {size.name: int(value) for size, value in zip(self.sizes, size_array, strict=False)}
+        try:
+            if code != 0:
+                raise self._failure(code, failure)
+            return [self._late(i, outputs[i], late) if result is None else result for i, result in enumerate(results)]
+        finally:
+            for i in self._late_outputs:
+                if outputs[i]:
+                    self._release(outputs[i])
+
+    def _late(self, index: int, address: int | None, sizes: Mapping[str, int]) -> Array:
+        """A copy of an output whose size was known only while running."""
+        spec = self.outputs[index]
+        result = np.empty([dim(sizes) for dim in spec.shape], spec.dtype)
+        if result.nbytes and address:
+            ctypes.memmove(result.ctypes.data, address, result.nbytes)
+        return result
+
+    def _failure(self, code: int, values: Array) -> Exception:
+        if code == OUT_OF_MEMORY:
+            return MemoryLimitError("the inference ran out of memory", why="the system refused an allocation for a tensor of data-dependent size")
+        message, shown = self._checks[code - 1]
+        return ShapeError(message.format(*[int(value) for value in values[:shown]]), why="the inputs break a constraint of the model")
+
+    @contextmanager
+    def _arena(self, size: int) -> Iterator[Array]:
+        """Memory for one inference, reused between calls."""
+        with self._lock:
+            fitting = [i for i, idle in enumerate(self._idle) if idle.size >= size]
+            arena = self._idle.pop(min(fitting, key=lambda i: self._idle[i].size)) if fitting else None
+        if arena is None:
+            try:
+                arena = aligned_empty(size)
+            except MemoryError:
+                raise MemoryLimitError(f"the inference needs {size} bytes of working memory, which the system refuses") from None
+        try:
+            yield arena
+        finally:
+            with self._lock:
+                self._idle.append(arena)
+                if len(self._idle) > KEPT_ARENAS:
+                    self._idle.remove(min(self._idle, key=lambda idle: idle.size))
+
+    # ---- about
+
+    def _signature(self) -> str:
+        return "inputs are " + ", ".join(map(repr, self.inputs))
+
+    def memory(self, **sizes: int) -> dict[str, int]:
+        """Bytes that an inference at `sizes` needs: `arena` (planned peak, without outputs of data-dependent size), `weights`."""
+        return {"arena": self._arena_bytes(sizes), "weights": int(self._weights.nbytes)}
+
+    def save(self, path: str | Path) -> None:
+        """Write the artifact to a file; it appears complete or not at all."""
+        files.save(self.artifact, path)
+
+    def __repr__(self) -> str:
+        return f"<Executable ({', '.join(map(repr, self.inputs))}) -> ({', '.join(map(repr, self.outputs))})>"
+
+
+def _aligned(weights: Array) -> Array:
+    if weights.nbytes == 0 or weights.ctypes.data % ALIGNMENT == 0:
+        return weights
+    copy = aligned_empty(weights.nbytes)
+    copy[:] = weights
+    return copy
+
+
+def _require_features(manifest: Mapping[str, Any]) -> None:
+    """Refuse code for instructions that this processor lacks, instead of crashing on them."""
+    from tilewright.runtime.host_features import missing_features
+
+    lacking = missing_features(manifest.get("target", {}).get("isa", ()))
+    if lacking:
+        raise ArtifactError(
+            f"the artifact was compiled for {manifest.get('target', {}).get('name')}, which has what this processor lacks: {', '.join(lacking)}",
+            hint="compile it for this machine, or for a lower level such as cpu:x86-64-v3",
+        )
+
+
+def load(path: str | Path, threads: int | None = None, verify: bool = False) -> Executable:
+    """Load an artifact. Raises ArtifactError when the file is damaged or its code does not fit this machine."""
+    return Executable(files.load(path, verify), threads)

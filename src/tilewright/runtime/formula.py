@@ -1,0 +1,62 @@
+"""Integer formulas over named sizes, as text: dims and memory formulas in a manifest, evaluated without the compiler."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+
+from tilewright.support.errors import ArtifactError
+
+_NODES = (
+    ast.Expression, ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod,
+    ast.Call, ast.Compare, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq, ast.BoolOp, ast.And, ast.Or, ast.Not,
+)  # fmt: skip
+
+
+def _select(condition: int, if_true: int, if_false: int) -> int:
+    return if_true if condition else if_false
+
+
+def _trunc_div(a: int, b: int) -> int:
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+FUNCTIONS: dict[str, Callable[..., int]] = {
+    "min": min,
+    "max": max,
+    "select": _select,
+    "trunc_div": _trunc_div,
+    "trunc_mod": lambda a, b: a - b * _trunc_div(a, b),
+}
+
+
+class Formula:
+    """One formula. `names` are the sizes that it needs."""
+
+    __slots__ = ("_code", "names", "text")
+
+    def __init__(self, text: str) -> None:
+        """Raises ArtifactError when the text is not an integer formula."""
+        try:
+            tree = ast.parse(text, mode="eval")
+        except (SyntaxError, ValueError):
+            raise ArtifactError(f"'{text}' is not a formula of sizes") from None
+        for node in ast.walk(tree):
+            known = isinstance(node, _NODES)
+            if isinstance(node, ast.Constant):
+                known = isinstance(node.value, int)
+            if isinstance(node, ast.Call):
+                known = isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords
+            if not known:
+                raise ArtifactError(f"'{text}' is not a formula of sizes")
+        self.text = text
+        self.names = tuple(dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id not in FUNCTIONS))
+        self._code = compile(tree, "<formula>", "eval")
+
+    def __call__(self, sizes: Mapping[str, int]) -> int:
+        """The value; KeyError when a size is missing."""
+        return int(eval(self._code, {"__builtins__": {}, **FUNCTIONS}, {name: sizes[name] for name in self.names}))
+
+    def __repr__(self) -> str:
+        return self.text

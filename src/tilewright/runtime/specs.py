@@ -1,0 +1,108 @@
+"""Inputs and outputs of an executable: names, dtypes, shapes as formulas; checking arguments and solving for sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.formula import Formula
+from tilewright.support.errors import ArtifactError, InputError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output: its `name` in the model, NumPy `dtype` and `shape`, each dim a formula of the sizes."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[Formula, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype.name}[{', '.join(dim.text for dim in self.shape)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSpec:
+    """A named size and its range, ends included; `multiple` divides it."""
+
+    name: str
+    lo: int | None
+    hi: int | None
+    multiple: int = 1
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a name in a manifest; those of ml_dtypes are imported when met."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        kind = getattr(ml_dtypes, name, None)
+        if kind is None:
+            raise ArtifactError(f"the artifact uses the unknown dtype '{name}'") from None
+        return np.dtype(kind)
+
+
+def tensor_spec(entry: Mapping[str, Any]) -> TensorSpec:
+    return TensorSpec(str(entry["name"]), numpy_dtype(str(entry["dtype"])), tuple(Formula(str(dim)) for dim in entry["shape"]))
+
+
+def as_array(value: Any, spec: TensorSpec) -> Array:
+    """The argument as a C-contiguous array of the spec's dtype and rank. NumPy arrays, anything with DLPack, and plain numbers or lists
+    (converted if that loses nothing) are taken; arrays of another dtype are refused rather than converted silently."""
+    if isinstance(value, np.ndarray):
+        array: Array = value
+    elif isinstance(value, (bool, int, float, list, tuple, np.generic)):
+        plain = np.asarray(value)
+        array = plain.astype(spec.dtype) if not isinstance(value, np.generic) else plain
+        if not np.array_equal(np.asarray(array, plain.dtype), plain, equal_nan=plain.dtype.kind == "f") and spec.dtype.kind not in "fV":
+            raise InputError(f"input '{spec.name}': {value!r} does not fit into {spec.dtype.name}")
+    elif hasattr(value, "__dlpack__"):
+        try:
+            array = np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(f"input '{spec.name}' cannot be read through DLPack: {error}", hint="move it to the CPU, or pass a NumPy array") from None
+    else:
+        raise InputError(f"input '{spec.name}' is a {type(value).__name__}", hint="pass a NumPy array or an object with DLPack")
+    if array.dtype != spec.dtype:
+        raise InputError(
+            f"input '{spec.name}' has dtype {array.dtype.name}, the model needs {spec.dtype.name}", hint=f"convert it: x.astype('{spec.dtype.name}')"
+        )
+    if array.ndim != len(spec.shape):
+        raise InputError(f"input '{spec.name}' has shape {list(array.shape)}, the model needs {len(spec.shape)} dims: {spec!r}")
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def solve_sizes(arrays: Sequence[Array], inputs: Sequence[TensorSpec], sizes: Sequence[SizeSpec]) -> dict[str, int]:
+    """The named sizes that the shapes of the arguments imply. Raises InputError when a dim is wrong, two disagree or one is out of range."""
+    values: dict[str, int] = {}
+    source: dict[str, str] = {}
+    for array, spec in zip(arrays, inputs, strict=True):
+        for axis, (extent, dim) in enumerate(zip(array.shape, spec.shape, strict=True)):
+            if dim.names != (dim.text,):
+                continue
+            where = f"dim {axis} of input '{spec.name}'"
+            if values.setdefault(dim.text, extent) != extent:
+                raise InputError(f"{where} is {extent}, but {source[dim.text]} says that {dim.text} is {values[dim.text]}", where=repr(spec))
+            source.setdefault(dim.text, where)
+    for size in sizes:
+        value = values.get(size.name)
+        if value is None:
+            continue
+        low, high = size.lo if size.lo is not None else value, size.hi if size.hi is not None else value
+        if not low <= value <= high or value % size.multiple:
+            wanted = f"from {size.lo or 0}" + (f" to {size.hi}" if size.hi is not None else " up")
+            wanted += f", a multiple of {size.multiple}" if size.multiple > 1 else ""
+            raise InputError(f"{size.name} is {value} ({source[size.name]}), the model was compiled for {wanted}")
+    for array, spec in zip(arrays, inputs, strict=True):
+        for axis, (extent, dim) in enumerate(zip(array.shape, spec.shape, strict=True)):
+            wanted_extent = dim(values)
+            if extent != wanted_extent:
+                raise InputError(f"input '{spec.name}' has shape {list(array.shape)}: dim {axis} must be {wanted_extent}", where=repr(spec))
+    return values
