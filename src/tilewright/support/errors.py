@@ -16,6 +16,7 @@ Only `what` is required. `exit_code` is what the command line returns for the cl
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -127,7 +128,8 @@ class MemoryLimitError(TilewrightError):
 
 
 class ScheduleError(TilewrightError):
-    """A schedule primitive would change the result, or does not apply. Shows the loop nest it was applied to."""
+    """A schedule primitive would change the result, or does not apply. Shows the loop nest it was applied to; given as a function, it
+    is rendered only when somebody looks, since a search discards most of these errors."""
 
     exit_code = 6
 
@@ -135,13 +137,23 @@ class ScheduleError(TilewrightError):
         self,
         what: str,
         *,
-        loop_nest: str | None = None,
+        loop_nest: str | Callable[[], str] | None = None,
         where: str | None = None,
         why: str | None = None,
         hint: str | None = None,
     ) -> None:
         super().__init__(what, where=where, why=why, hint=hint)
-        self.loop_nest = loop_nest
+        self._loop_nest = loop_nest
+
+    @property
+    def loop_nest(self) -> str | None:
+        if callable(self._loop_nest):
+            self._loop_nest = self._loop_nest()
+        return self._loop_nest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._loop_nest = self.loop_nest  # a function does not travel between processes, its text does
+        return super().__reduce__()
 
     def sections(self) -> tuple[tuple[str, str], ...]:
         nest = (("loops", "\n" + self.loop_nest),) if self.loop_nest else ()

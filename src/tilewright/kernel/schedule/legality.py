@@ -1,0 +1,218 @@
+"""The questions that primitives ask before they change the order of computation.
+
+Every buffer is written by one block (an accumulation may be split into an initialising and an updating one), so the only order to keep
+is: whoever reads an element runs after it was written in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.ir.expr import Expr, Op, free_vars, substitute
+from tilewright.kernel.linear import Extents, Linear, linear, same, span, upper_bound
+from tilewright.kernel.nodes import Buffer, For
+from tilewright.kernel.regions import Access, Region, accesses, block_regions, covers, union
+from tilewright.kernel.schedule.nest import Nest, PlacedBlock, PlacedLoop, extents, refuse
+
+
+def reduction_loops(placed: PlacedBlock) -> frozenset[Expr]:
+    """Variables that the bindings of the block's reduction iters depend on."""
+    block = placed.stmt
+    used = [binding for it, binding in zip(block.iters, block.bindings, strict=True) if it.kind == "reduction"]
+    return frozenset(free_vars(*used))
+
+
+def check_iterations_independent(nest: Nest, placed: PlacedLoop, private_allowed: bool) -> None:
+    """Refuses unless the iterations of the loop may run at once: none reduces over it, each writes its own elements (or, where allowed,
+    scratch that is used nowhere outside the loop), and none reads what another writes."""
+    loop = placed.stmt
+    inside = nest.under(loop)
+    written: dict[Buffer, None] = {}
+    for block in inside:
+        if loop.var in reduction_loops(block):
+            refuse(f"block '{block.stmt.name}' reduces over '{placed.name}'", "rfactor the loop, or choose another one")
+        for buffer in nest.outputs(block.stmt.name):
+            written[buffer] = None
+    for buffer in written:
+        disjoint = all(_disjoint(block, buffer, loop) for block in inside)
+        if not disjoint and not (private_allowed and _private(nest, buffer, loop)):
+            refuse(f"iterations of '{placed.name}' may write the same elements of {buffer.name}")
+        check_flow(nest, buffer, inside, placed)
+
+
+def check_flow(nest: Nest, buffer: Buffer, inside: list[PlacedBlock], placed: PlacedLoop) -> None:
+    """Refuses unless each read of `buffer` under the loop is of elements written before in the same iteration."""
+    names = {block.stmt.name for block in inside}
+    writers = [name for name in nest.writers(buffer) if name in names]
+    for reader in nest.readers(buffer):
+        if reader not in names or reader == writers[0]:
+            continue
+        check_covered(nest, buffer, writers, reader, placed.stmt)
+
+
+def _private(nest: Nest, buffer: Buffer, loop: For) -> bool:
+    users = {*nest.readers(buffer), *nest.writers(buffer)}
+    return buffer in nest.kernel.scratch and all(loop in nest.blocks[name].around for name in users)
+
+
+def _disjoint(placed: PlacedBlock, buffer: Buffer, loop: For) -> bool:
+    """Whether the block's stores to the buffer in two iterations of the loop never meet, the loops around it fixed."""
+    block = placed.stmt
+    found = accesses(block)
+    stores = [a for a in (*found.stores, *found.init_stores) if a.buffer is buffer]
+    if not stores:
+        return True
+    patterns = {tuple(a.indices) for a in stores}
+    inner = extents(placed.inside(loop))
+    bindings = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
+    dims = zip(*patterns, strict=True) if len(patterns) > 1 else ((i,) for i in next(iter(patterns)))
+    shared = [versions[0] for versions in dims if all(v is versions[0] for v in versions)]
+    loops: dict[Expr, Expr] = {loop.var: loop.extent, **inner}
+    for access in stores:
+        loops.update(access.loops)
+    return determines([substitute(index, bindings) for index in shared], loop.var, loops)
+
+
+Digit = tuple[Expr, int, int | None]  # (numerator, divisor, modulus): numerator // divisor % modulus
+
+
+def determines(values: Iterable[Expr], variable: Expr, moving: Extents) -> bool:
+    """Whether the values of the expressions, taken together, tell the value of `variable`, whatever the other `moving` variables are.
+
+    Each expression is read as a mixed-radix number whose digits are moving variables or digits `x // a % b` of a common numerator x, as
+    split and fuse make them; a numerator whose digits are all known is known, and is read in turn.
+    """
+    pending = list(values)
+    digits: dict[Expr, set[tuple[int | Expr, int | Expr | None]]] = {}
+    while pending:
+        for digit in _independent_terms(linear(pending.pop()), moving):
+            if digit is variable:
+                return True
+            numerator, part = _as_digit(digit)
+            if numerator is None or part is None:
+                continue
+            known = digits.setdefault(numerator, set())
+            if part not in known:
+                known.add(part)
+                if _complete(known):
+                    pending.append(numerator)
+    return False
+
+
+def _as_digit(e: Expr) -> tuple[Expr | None, tuple[int | Expr, int | Expr | None] | None]:
+    if e.op is Op.FLOORDIV:
+        top, by = e.args
+        if top.op is Op.FLOORMOD and by.is_const and top.args[1].is_const and top.args[1].value % by.value == 0:
+            return top.args[0], (by.value, top.args[1].value // by.value)
+        return top, (by.value if by.is_const else by, None)
+    if e.op is Op.FLOORMOD:
+        top, by = e.args
+        modulus = by.value if by.is_const else by
+        if top.op is Op.FLOORDIV:
+            under = top.args[1].value if top.args[1].is_const else top.args[1]
+            return top.args[0], (under, modulus)
+        return top, (1, modulus)
+    return None, None
+
+
+def _complete(digits: set[tuple[int | Expr, int | Expr | None]]) -> bool:
+    """Whether the digits determine their numerator: 1, m, m*n, ... without a gap up to one without modulus."""
+    reached: int | Expr = 1
+    while True:
+        following = [modulus for divisor, modulus in digits if divisor is reached or divisor == reached or _same(divisor, reached)]
+        if not following:
+            return False
+        if None in following:
+            return True
+        modulus = following[0]
+        if modulus is None:
+            return True
+        reached = reached * modulus
+
+
+def _same(a: int | Expr, b: int | Expr) -> bool:
+    return isinstance(a, Expr) and isinstance(b, Expr) and same(a, b)
+
+
+def _independent_terms(form: Linear, moving: Extents) -> list[Expr]:
+    """The moving terms of a mixed-radix number (each weight beats the sum of all smaller terms' ranges), or none if it is not one."""
+    terms = [(abs(c), atom) for atom, c in form.terms.items() if any(v in moving for v in free_vars(atom))]
+    reach = 0
+    for position, (weight, atom) in enumerate(sorted(terms, key=lambda term: term[0])):
+        if weight <= reach:
+            return []
+        count = _count(atom, moving)
+        if count is None:
+            return [a for _, a in terms] if position == len(terms) - 1 else []
+        reach += weight * (count - 1)
+    return [a for _, a in terms]
+
+
+def _count(atom: Expr, moving: Extents) -> int | None:
+    if atom in moving:
+        return upper_bound(linear(moving[atom]), moving)
+    if atom.op is Op.FLOORMOD and atom.args[1].is_const:
+        return int(atom.args[1].value)
+    found = span(atom, moving, {})
+    width = None if found is None else found.extent
+    return width.constant if width is not None and width.is_const else None
+
+
+def check_covered(nest: Nest, buffer: Buffer, writers: list[str], reader: str, common: For) -> None:
+    """Refuses unless, in one iteration of `common`, the writers (all in it) write all that the reader reads, in full and before it."""
+    read_block = nest.blocks[reader]
+    scope = extents((*read_block.around[: read_block.around.index(common) + 1],))
+    written: list[Region] = []
+    for name in writers:
+        writer = nest.blocks[name]
+        if writer.position > read_block.position:
+            if name != reader:
+                refuse(f"block '{reader}' reads {buffer.name} before block '{name}' writes it")
+            continue
+        if name != reader and reduction_loops(writer) & scope.keys():
+            refuse(f"block '{name}' has not finished reducing into {buffer.name} when block '{reader}' reads it")
+        region = block_regions(writer.stmt, extents(writer.inside(common)), scope).writes[buffer]
+        written.append(region)
+    needed = block_regions(read_block.stmt, extents(read_block.inside(common)), scope).reads[buffer]
+    if not any(region.exact and covers(region, needed, scope) for region in written):
+        refuse(
+            f"block '{reader}' reads more of {buffer.name} in one iteration of '{common.var.name}' than is written in it: "
+            f"{box(needed)} of {box(union(written, scope)) if written else 'nothing'}"
+        )
+
+
+def box(region: Region) -> str:
+    """`A[start : +extent, ...]`"""
+    return f"{region.buffer.name}[{', '.join(f'{start!r} : +{extent!r}' for start, extent in region.dims)}]"
+
+
+def check_inputs_ready(nest: Nest, name: str) -> None:
+    """Refuses unless everything that the block reads is complete when it runs: its writers come before it, and those that share loops
+    with it write, in one iteration of the shared loops, what it reads there."""
+    placed = nest.blocks[name]
+    for buffer in nest.inputs(name):
+        writers = nest.writers(buffer)
+        if not writers:
+            continue
+        common = _common(placed, [nest.blocks[w] for w in writers])
+        if common is not None:
+            check_covered(nest, buffer, writers, name, common)
+            continue
+        for writer in writers:
+            if nest.blocks[writer].position > placed.position:
+                refuse(f"block '{name}' would read {buffer.name} before block '{writer}' writes it")
+
+
+def _common(placed: PlacedBlock, others: list[PlacedBlock]) -> For | None:
+    """The innermost loop that is around the block and all the others."""
+    result = None
+    for depth, loop in enumerate(placed.around):
+        if not all(len(other.around) > depth and other.around[depth] is loop for other in others):
+            break
+        result = loop
+    return result
+
+
+def stores_to(placed: PlacedBlock, buffer: Buffer) -> list[Access]:
+    found = accesses(placed.stmt)
+    return [a for a in (*found.stores, *found.init_stores) if a.buffer is buffer]

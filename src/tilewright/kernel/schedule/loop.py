@@ -1,0 +1,201 @@
+"""Loop primitives: split, fuse, reorder, and how iterations run (parallel, vectorized, unrolled)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+from tilewright.ir.expr import TRUE, Expr, ceildiv, const, free_vars, less, var
+from tilewright.ir.types import product
+from tilewright.kernel.linear import combine, linear, never_negative, same
+from tilewright.kernel.nodes import For, LoopKind, Stmt
+from tilewright.kernel.schedule.change import Change
+from tilewright.kernel.schedule.legality import check_covered, check_iterations_independent, reduction_loops
+from tilewright.kernel.schedule.nest import Nest, PlacedLoop, nested, rebind, refuse, replaced
+
+MAX_UNROLL = 1024
+MAX_LANES = 256
+
+
+def split(nest: Nest, loop: str, factors: int | Sequence[int | None]) -> Change:
+    """Split a loop into nested ones. `factors` are the extents of the new loops, outermost first; one may be None and is inferred.
+    An int f stands for (None, f). Where the extents do not divide, blocks get the predicate that the old loop was in range.
+
+        for i in 20:                      for i_o in 3:
+          A(v=i)            ->              for i_i in 8:
+                                              A(v=i_o*8 + i_i) where i_o*8 + i_i < 20
+
+    Results: the new loops.
+    """
+    placed = nest.loop(loop)
+    old = placed.stmt
+    _need_serial(placed)
+    wanted = (None, factors) if isinstance(factors, int) else tuple(factors)
+    known = [f for f in wanted if f is not None]
+    if len(wanted) < 2 or len(known) < len(wanted) - 1 or any(f < 1 for f in known):
+        refuse(f"{wanted} are no factors", "give two or more positive ints, at most one None among them")
+    inner = prod(known)
+    sizes = [ceildiv(old.extent, const(inner)) if f is None else const(f) for f in wanted]
+    total = product(sizes)
+    if len(known) == len(wanted) and not never_negative(combine(linear(total), linear(old.extent), -1), placed.outer):
+        refuse(f"the factors give {inner} iterations, the loop has {old.extent!r}", "leave one factor None")
+    new = [var(name) for name in nest.fresh(*(f"{loop}_{part}" for part in _part_names(len(wanted))))]
+    index: Expr = new[0]
+    for variable, size in zip(new[1:], sizes[1:], strict=True):
+        index = index * size + variable
+    index = _spread(new, sizes) if all(size.is_const for size in sizes[1:]) else index
+    guard = TRUE if same(total, old.extent) else less(index, old.extent)
+    body = rebind(old.body, {old.var: index}, guard)
+    result = nested(list(zip(new, sizes, strict=True)), body)
+    return Change(replaced(nest, {old: result}), tuple(v.name for v in new))
+
+
+def _part_names(count: int) -> list[str]:
+    """Outer, middle and inner: o, i; o, m, i; o, m1, m2, i ..."""
+    middle = ["m"] if count == 3 else [f"m{number}" for number in range(1, count - 1)]
+    return ["o", *middle, "i"]
+
+
+def _spread(variables: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
+    """The index as a sum of variables with constant weights."""
+    weight = 1
+    terms = []
+    for variable, size in zip(reversed(variables), reversed(sizes), strict=True):
+        terms.append(variable * weight)
+        if variable is not variables[0]:
+            weight *= int(size.value)
+    result = terms.pop()
+    while terms:
+        result = result + terms.pop()
+    return result
+
+
+def fuse(nest: Nest, *loops: str) -> Change:
+    """Make one loop of perfectly nested ones, given outermost first.
+
+        for i in 4:                       for i_j in 4*6:
+          for j in 6:       ->              A(v=i_j // 6, w=i_j % 6)
+            A(v=i, w=j)
+
+    Results: the new loop.
+    """
+    if len(loops) < 2:
+        refuse("fusing takes two or more loops")
+    chain = [nest.loop(name).stmt for name in loops]
+    for outer, inner in pairwise(chain):
+        if outer.body is not inner:
+            refuse(f"'{inner.var.name}' is not the only thing in '{outer.var.name}'", "reorder the loops or compute blocks elsewhere first")
+        if any(v in [c.var for c in chain] for v in free_vars(inner.extent)):
+            refuse(f"the extent of '{inner.var.name}' depends on a loop that it would be fused with")
+    for name in loops:
+        _need_serial(nest.loop(name))
+    (name,) = nest.fresh("_".join(loops))
+    fused = var(name)
+    mapping: dict[Expr, Expr] = {}
+    rest: Expr = fused
+    for position in range(len(chain) - 1, 0, -1):
+        mapping[chain[position].var] = rest % chain[position].extent
+        rest = rest // chain[position].extent
+    mapping[chain[0].var] = rest
+    body = rebind(chain[-1].body, mapping)
+    return Change(replaced(nest, {chain[0]: For(fused, product([c.extent for c in chain]), body)}), (name,))
+
+
+def reorder(nest: Nest, *loops: str) -> Change:
+    """Put loops of one perfect nest in the given order; loops that are not named keep their place.
+
+    for i in 4:                       for j in 6:
+      for j in 6:       ->              for i in 4:
+        A                                 A
+    """
+    if len(set(loops)) != len(loops) or len(loops) < 2:
+        refuse("reordering takes two or more different loops")
+    placed = [nest.loop(name) for name in loops]
+    top = min(placed, key=lambda p: len(p.around))
+    wanted = {p.stmt for p in placed}
+    chain: list[For] = [top.stmt]
+    while not wanted <= set(chain):
+        below = chain[-1].body
+        if not isinstance(below, For):
+            missing = next(p.name for p in placed if p.stmt not in chain)
+            refuse(f"'{missing}' is not perfectly nested in '{top.name}'", "compute the blocks between them elsewhere first")
+        chain.append(below)
+    order = iter(placed)
+    result = [next(order).stmt if loop in wanted else loop for loop in chain]
+    if result == chain:
+        return Change(nest.kernel, ())
+    for position, loop in enumerate(result):
+        inner = {other.var for other in result[position:]}
+        if inner.intersection(free_vars(loop.extent)):
+            refuse(f"the extent of '{loop.var.name}' depends on a loop that would be inside it")
+    _check_reorder(nest, chain)
+    return Change(replaced(nest, {chain[0]: nested(result, chain[-1].body)}), ())
+
+
+def _check_reorder(nest: Nest, chain: list[For]) -> None:
+    """Blocks that share all the loops may be reordered when each one reads only what its own iteration wrote."""
+    last = chain[-1]
+    inside = nest.under(last)
+    if len(inside) < 2:
+        return
+    names = [block.stmt.name for block in inside]
+    moved = {loop.var for loop in chain}
+    for block in inside:
+        if moved & reduction_loops(block):
+            refuse(f"block '{block.stmt.name}' reduces over one of the loops and shares them with other blocks", "decompose afterwards")
+        for buffer in nest.outputs(block.stmt.name):
+            for reader in nest.readers(buffer):
+                if reader in names and reader != names[0] and reader not in nest.writers(buffer)[:1]:
+                    check_covered(nest, buffer, [w for w in nest.writers(buffer) if w in names], reader, last)
+
+
+def parallel(nest: Nest, loop: str) -> Change:
+    """Let the loop's iterations run on several threads. Each must write its own elements, or scratch used only inside the loop.
+
+    for i in n: A       ->            parallel i in n: A
+    """
+    placed = nest.loop(loop)
+    check_iterations_independent(nest, placed, private_allowed=True)
+    return _with_kind(nest, placed, "parallel")
+
+
+def vectorize(nest: Nest, loop: str) -> Change:
+    """Run all iterations of a loop of small constant extent at once, as vector lanes. Each must write its own elements.
+
+    for i in 16: A      ->            vectorized i in 16: A
+    """
+    placed = nest.loop(loop)
+    _need_extent(placed, MAX_LANES)
+    check_iterations_independent(nest, placed, private_allowed=False)
+    return _with_kind(nest, placed, "vectorized")
+
+
+def unroll(nest: Nest, loop: str) -> Change:
+    """Repeat the body instead of looping; the extent must be a small constant.
+
+    for i in 4: A       ->            unrolled i in 4: A
+    """
+    placed = nest.loop(loop)
+    _need_extent(placed, MAX_UNROLL)
+    return _with_kind(nest, placed, "unrolled")
+
+
+def _need_extent(placed: PlacedLoop, most: int) -> None:
+    extent = placed.stmt.extent
+    if not extent.is_const:
+        refuse(f"the extent {extent!r} of '{placed.name}' is not a constant", "split the loop first")
+    if extent.value > most:
+        refuse(f"the extent {extent!r} of '{placed.name}' is over {most}", "split the loop first")
+
+
+def _need_serial(placed: PlacedLoop) -> None:
+    if placed.stmt.kind != "serial":
+        refuse(f"'{placed.name}' is {placed.stmt.kind}", "change how a loop runs after its structure is final")
+
+
+def _with_kind(nest: Nest, placed: PlacedLoop, kind: LoopKind) -> Change:
+    old = placed.stmt
+    _need_serial(placed)
+    new: Stmt = For(old.var, old.extent, old.body, kind)
+    return Change(replaced(nest, {old: new}), ())
