@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.graph.ops.kernels import check_operator, types_of
+from tests.graph.ops.onnx_oracle import onnx_result
 from tilewright.graph.ops.indexing import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
 from tilewright.ir import dtypes
 from tilewright.ir.expr import size
@@ -18,18 +17,6 @@ from tilewright.support.errors import TypeRuleError
 
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
 FEW = settings(max_examples=25, deadline=None)
-
-
-def onnx_result(op_type: str, arrays: list[np.ndarray], **attributes: object) -> np.ndarray:
-    names = [f"x{i}" for i in range(len(arrays))]
-    infos = [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in zip(names, arrays)]
-    node = onnx.helper.make_node(op_type, names, ["y"], **attributes)
-    out = onnx.helper.make_tensor_value_info("y", infos[0].type.tensor_type.elem_type, None)
-    model = onnx.helper.make_model(
-        onnx.helper.make_graph([node], "g", infos, [out]), opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9
-    )
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    return session.run(None, dict(zip(names, arrays)))[0]
 
 
 @FEW

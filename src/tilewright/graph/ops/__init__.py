@@ -6,12 +6,15 @@ from tilewright.graph.ops.attention import Attention
 from tilewright.graph.ops.contraction import Contract
 from tilewright.graph.ops.control import Call, If, Loop
 from tilewright.graph.ops.convolution import Convolution, ConvolutionTranspose
+from tilewright.graph.ops.detection import NonMaxSuppression, non_max_suppression
 from tilewright.graph.ops.elementwise import Binary, Bitcast, Cast, Select, Unary
 from tilewright.graph.ops.fused import Fused
 from tilewright.graph.ops.indexing import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
 from tilewright.graph.ops.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, Lrn, RmsNorm
+from tilewright.graph.ops.ordering import CumulativeScan, ReverseSequence, Sort, TopK
 from tilewright.graph.ops.reduction import ArgReduce, Reduce
+from tilewright.graph.ops.selection import NonZeroIndices, Unique, compress, nonzero, unique
 from tilewright.graph.ops.softmax import LogSoftmax, Softmax
 from tilewright.graph.ops.source import BindSize, Constant, ConstantData, Iota, RandomNormal, RandomUniform, SizeValue, constant
 from tilewright.graph.ops.window import MaxPoolIndices, WindowReduce
@@ -28,6 +31,9 @@ OPERATORS: dict[str, type[Operator]] = {
         Gelu, HardSwish, Softplus, Attention,
         If, Loop, Call, Fused,
         Gather, GatherElements, GatherNd, ScatterElements, ScatterNd,
+        TopK, Sort, CumulativeScan, ReverseSequence,
+        NonZeroIndices, Unique,
+        NonMaxSuppression,
     )
 }  # fmt: skip
 
@@ -48,6 +54,7 @@ __all__ = [
     "Contract",
     "Convolution",
     "ConvolutionTranspose",
+    "CumulativeScan",
     "Fused",
     "Gather",
     "GatherElements",
@@ -63,12 +70,15 @@ __all__ = [
     "Loop",
     "Lrn",
     "MaxPoolIndices",
+    "NonMaxSuppression",
+    "NonZeroIndices",
     "Pad",
     "RandomNormal",
     "RandomUniform",
     "Reduce",
     "RefineShape",
     "Reshape",
+    "ReverseSequence",
     "RmsNorm",
     "ScatterElements",
     "ScatterNd",
@@ -77,8 +87,15 @@ __all__ = [
     "Slice",
     "Softmax",
     "Softplus",
+    "Sort",
+    "TopK",
     "Transpose",
     "Unary",
+    "Unique",
     "WindowReduce",
+    "compress",
     "constant",
+    "non_max_suppression",
+    "nonzero",
+    "unique",
 ]

@@ -1,0 +1,105 @@
+"""Selection of the best, sorting, running combinations: kernels against references, references against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.graph.ops.kernels import check_operator, run_definition, types_of
+from tilewright.graph.ops.ordering import CumulativeScan, ReverseSequence, Sort, TopK
+from tilewright.ir import dtypes
+from tilewright.ir.expr import const, size
+from tilewright.ir.types import tensor
+from tilewright.support.errors import TypeRuleError
+
+SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
+FEW = settings(max_examples=30, deadline=None)
+
+
+@FEW
+@given(SHAPES, st.booleans(), st.data())
+def test_top_k(shape: tuple[int, ...], largest: bool, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    k = data.draw(st.integers(0, shape[axis]))
+    x = (
+        np.random.default_rng(data.draw(st.integers(0, 99)))
+        .integers(-3, 3, shape)
+        .astype(data.draw(st.sampled_from(["float32", "int64", "uint8"])))
+    )
+    values, indices = check_operator(TopK(const(k), axis, largest), [x])
+    ordered = np.sort(x, axis=axis)
+    ordered = np.flip(ordered, axis) if largest else ordered
+    np.testing.assert_array_equal(values, np.take(ordered, range(k), axis=axis))
+    np.testing.assert_array_equal(np.take_along_axis(x, indices, axis), values)
+
+
+def test_top_k_of_equals_takes_the_first() -> None:
+    _, indices = check_operator(TopK(const(3), 0, True), [np.array([1, 2, 2, 1, 2, 1], np.float32)])
+    assert indices.tolist() == [1, 2, 4]
+
+
+def test_top_k_with_symbolic_k() -> None:
+    n, k = size("n", 1), size("k", 0)
+    x = np.array([[3, 1, 2], [0, 5, 4]], np.float32)
+    from tilewright.kernel.builder import KernelBuilder
+    from tilewright.kernel.interpreter import interpret
+
+    b = KernelBuilder("top_k")
+    results = TopK(k, 1, True).define(b, (b.input("x", dtypes.float32, (2, n)),))
+    values, indices = interpret(b.finish(results), [x], {k: 2})
+    np.testing.assert_array_equal(values, [[3, 2], [5, 4]])
+    np.testing.assert_array_equal(indices, [[0, 2], [1, 2]])
+
+
+def test_top_k_of_more_than_there_is() -> None:
+    with pytest.raises(TypeRuleError, match="the 4 best of 3"):
+        TopK(const(4), 0, True).infer(types_of([np.zeros(3, np.float32)]))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_sort_is_stable(descending: bool) -> None:
+    x = np.random.default_rng(0).integers(0, 5, (3, 40)).astype(np.float32)
+    values, indices = check_operator(Sort(1, descending), [x])
+    np.testing.assert_array_equal(indices, np.argsort(-x if descending else x, axis=1, kind="stable"))
+    np.testing.assert_array_equal(values, np.take_along_axis(x, indices, 1))
+
+
+@FEW
+@given(SHAPES, st.sampled_from(["sum", "prod", "max", "min"]), st.booleans(), st.booleans(), st.data())
+def test_cumulative_scan(shape: tuple[int, ...], fn: str, exclusive: bool, reverse: bool, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    dtype = data.draw(st.sampled_from(["float32", "int64", "float16"]))
+    x = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-3, 4, shape).astype(dtype)
+    (y,) = check_operator(CumulativeScan(fn, axis, exclusive, reverse), [x])
+    if fn == "sum" and not exclusive and not reverse:
+        np.testing.assert_array_equal(y, np.cumsum(x, axis=axis, dtype=x.dtype))
+
+
+def test_exclusive_reverse_sum() -> None:
+    (y,) = check_operator(CumulativeScan("sum", 0, True, True), [np.array([1, 2, 3], np.float32)])
+    assert y.tolist() == [5, 3, 0]
+
+
+def test_half_sums_do_not_stall() -> None:
+    (y,) = check_operator(CumulativeScan("sum", 0), [np.ones(4096, np.float16)])
+    assert y[-1] == 4096
+
+
+@pytest.mark.parametrize(("batch", "time"), [(1, 0), (0, 1)])
+def test_reverse_sequence(batch: int, time: int) -> None:
+    x = np.arange(24, dtype=np.float32).reshape((3, 4, 2) if batch == 0 else (4, 3, 2))
+    (y,) = check_operator(ReverseSequence(batch, time), [x, np.array([1, 4, 2])])
+    rows = np.moveaxis(y, batch, 0)
+    source = np.moveaxis(x, batch, 0)
+    np.testing.assert_array_equal(rows[1], source[1][::-1])
+    np.testing.assert_array_equal(rows[2], source[2][[1, 0, 2, 3]])
+
+
+def test_symbolic_dims() -> None:
+    n, m = size("n"), size("m")
+    x = np.random.default_rng(3).standard_normal((3, 5)).astype(np.float32)
+    check_operator(Sort(0, False), [x], [tensor(dtypes.float32, (n, m))])
+    (y,) = run_definition(CumulativeScan("max", 1, False, True), [x], [tensor(dtypes.float32, (n, m))])
+    np.testing.assert_array_equal(y, np.maximum.accumulate(x[:, ::-1], axis=1)[:, ::-1])
