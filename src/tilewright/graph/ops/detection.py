@@ -25,7 +25,7 @@ _SCORES = (dtypes.float32, dtypes.float64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NonMaxSuppression(Operator):
-    """(boxes[b, n, 4], scores[b, c, n], per_class int64 scalar, iou scalar, score scalar) -> (int64 [b * c * limit, 3], count int64 scalar).
+    """(boxes[b, n, 4], scores[b, c, n], per_class int64 scalar, iou scalar, score scalar) -> (int64 [b * c * limit, 3], int64 count).
 
     For each batch and class, boxes with a score above `score` are visited from the best score down (of equal ones the lower index
     first) and kept, at most `per_class` of them, unless they overlap a kept one by an intersection over union above `iou`. Rows are

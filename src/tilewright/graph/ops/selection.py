@@ -70,9 +70,9 @@ class NonZeroIndices(Operator):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unique(Operator):
-    """(x[n, m]) -> (first int64 [n], inverse int64 [n], counts int64 [n], count int64 scalar) of the distinct rows of x. Entry g of
-    `first` is the index of the first row of group g, of `counts` the number of its rows; both are 0 from `count` on. `inverse` is the
-    group of each row. Groups are in the lexicographic order of their rows when `ordered`, else in the order of first occurrence. O(n m log n)."""
+    """(x[n, m]) -> (first int64 [n], inverse int64 [n], counts int64 [n], int64 count) of the distinct rows of x. Entry g of `first` is the
+    index of the first row of group g, of `counts` the number of its rows; both are 0 from `count` on. `inverse` is the group of each
+    row. Groups are in the lexicographic order of their rows when `ordered`, else in the order of first occurrence. O(n m log n)."""
 
     name: ClassVar[str] = "unique"
     ordered: bool
@@ -91,7 +91,7 @@ class Unique(Operator):
         numbers: dict[tuple[object, ...], list[int]] = {}
         for i in range(n):
             numbers.setdefault(tuple(x[i].tolist()), []).append(i)
-        groups = [numbers[key] for key in sorted(numbers)] if self.ordered else list(numbers.values())  # type: ignore[type-var]
+        groups = [numbers[key] for key in sorted(numbers)] if self.ordered else list(numbers.values())
         first, inverse, counts = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
         for g, rows in enumerate(groups):
             first[g], counts[g], inverse[rows] = rows[0], len(rows), g
