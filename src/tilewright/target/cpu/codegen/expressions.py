@@ -1,0 +1,405 @@
+"""Expressions to instructions: `scalar(e)` for values that are equal in all lanes, `vector(e)` for values that differ by lane.
+
+The emitter keeps what it has emitted by expression, so that shared parts are computed once. Entries live in nested scopes (a loop body,
+a branch), since an instruction may be used only where its block dominates; entries that were loaded die when their buffer is stored to.
+Index arithmetic between constants is done here, not emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir import dtypes
+from tilewright.ir.expr import Expr, Op
+from tilewright.kernel.nodes import Buffer
+from tilewright.machine.description import Machine
+from tilewright.support.errors import InternalError
+from tilewright.target.cpu.codegen import arithmetic, memory
+from tilewright.target.cpu.codegen.conversions import convert, from_memory, to_memory
+from tilewright.target.cpu.codegen.facts import Facts
+from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, lane_numbers, memory_type, number, splat_constant, value_type, vector
+from tilewright.target.cpu.codegen.narrow_floats import round_to
+from tilewright.target.cpu.codegen.text import Function, Operand
+
+BRANCH_COST = 40  # operations in a side of a scalar select beyond which a branch is cheaper than computing both sides
+ALL_LANES = "splat (i1 true)"
+_EXACT = frozenset({Op.MIN, Op.MAX, Op.SELECT, Op.LOAD, Op.CONST, Op.VAR, Op.CAST, Op.BITCAST})
+_EXACT_CALLS = frozenset({"abs", "floor", "ceil", "round", "trunc", "copysign"})
+_DIVISIONS = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.TRUNCDIV, Op.TRUNCMOD})
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What emission needs to know of the machine. native_half: conversions between float16 and float32 are instructions.
+    native_max: maximum that propagates NaN is one. vector_bits: of one register."""
+
+    native_half: bool
+    native_max: bool
+    vector_bits: int
+
+
+def style_of(machine: Machine) -> Style:
+    arm = machine.arch == "aarch64"
+    return Style(native_half=arm or machine.has("f16c"), native_max=arm, vector_bits=max(machine.vector_bits, 64))
+
+
+class ExprEmitter:
+    """Emits expressions into `fn`. Bind variables with `bind` and buffers in `pointers` first.
+
+    In a vectorised loop `axis` is its variable and `lanes` their number (else None and 0), `first` the value of lane 0; `mask` are the
+    lanes that are on (None: all), and `guard` says whether the code that is being emitted counts at all (None: yes): loads that are off
+    touch no memory of their buffer.
+    """
+
+    __slots__ = (
+        "_depth", "_depths", "_log", "_pointers", "_reading", "_scalars", "_varying", "_vectors",
+        "axis", "facts", "first", "fn", "guard", "lanes", "level", "mask", "nonnegative_vars", "pointers", "style",
+    )  # fmt: skip
+
+    def __init__(self, fn: Function, style: Style, facts: Facts) -> None:
+        self.fn, self.style, self.facts = fn, style, facts
+        self.pointers: dict[Buffer, str] = {}
+        self.axis: Expr | None = None
+        self.lanes, self.first, self.level = 0, 0, 0
+        self.mask: Operand | None = None
+        self.guard: Operand | None = None
+        self.nonnegative_vars: set[Expr] = set()
+        self._scalars: dict[Expr, Operand] = {}
+        self._vectors: dict[Expr, Operand] = {}
+        self._varying: dict[Expr, bool] = {}
+        self._depth: dict[Expr, int] = {}
+        self._depths: dict[Expr, int] = {}
+        self._pointers: dict[Any, str] = {}
+        self._log: list[tuple[dict[Any, Any], Any]] = []
+        self._reading: dict[Buffer, list[Expr]] = {}
+
+    # Scopes
+
+    def bind(self, variable: Expr, value: Operand, *, nonnegative: bool = False) -> None:
+        """Gives a variable its value in the current scope."""
+        self._scalars[variable] = value
+        self._log.append((self._scalars, variable))
+        self._place(variable)
+        if nonnegative:
+            self.nonnegative_vars.add(variable)
+
+    def bind_varying(self, variable: Expr, value: Operand) -> None:
+        """Gives a variable a value by lane."""
+        self._varying = {e: varies for e, varies in self._varying.items() if e.op is Op.VAR}
+        self._varying[variable] = True
+        self._place(variable)
+        self._vectors[variable] = value
+        self._log.append((self._vectors, variable))
+
+    def _place(self, variable: Expr) -> None:
+        if self._depth.get(variable, self.level) != self.level:
+            self._depths = {}
+        self._depth[variable] = self.level
+
+    def value_of(self, variable: Expr) -> Operand | None:
+        return self._scalars.get(variable)
+
+    def mark(self) -> int:
+        """The beginning of a scope; see `leave`."""
+        return len(self._log)
+
+    def leave(self, mark: int) -> None:
+        """Forgets everything emitted or bound since `mark`: what follows may be reached on another way."""
+        log = self._log
+        while len(log) > mark:
+            table, key = log.pop()
+            table.pop(key, None)
+
+    def leave_level(self, mark: int, *, vectors: bool) -> None:
+        """Forgets what depends on a variable bound since `mark` at the current level or deeper; for scopes without a block of their own.
+        vectors: those that do not may stay, since the lanes that follow are as many."""
+        kept = []
+        for entry in self._log[mark:]:
+            table, key = entry
+            if table is self._pointers:
+                stays = all(self.depth(term) < self.level for term, _ in key[3:])
+            elif table is self._vectors:
+                stays = vectors and self.depth(key) < self.level
+            else:
+                stays = self.depth(key) < self.level
+            if stays:
+                kept.append(entry)
+            else:
+                table.pop(key, None)
+        self._log[mark:] = kept
+
+    def forget(self, buffers: frozenset[Buffer]) -> None:
+        """Forgets the values that were loaded from `buffers`, which change."""
+        for buffer in buffers:
+            for e in self._reading.pop(buffer, ()):
+                self._scalars.pop(e, None)
+                self._vectors.pop(e, None)
+
+    def enter_lanes(self, axis: Expr, first: int, lanes: int) -> None:
+        self.axis, self.first, self.lanes = axis, first, lanes
+        self._varying = {axis: True}
+        self._place(axis)
+        self._vectors[axis] = lane_numbers("i64", lanes, first)
+        self._log.append((self._vectors, axis))
+
+    def leave_lanes(self) -> None:
+        self.axis, self.first, self.lanes, self._varying = None, 0, 0, {}
+
+    # Analyses that depend on the place
+
+    def varies(self, e: Expr) -> bool:
+        """Whether `e` differs between the lanes."""
+        if not self.lanes:
+            return False
+        found = self._varying.get(e)
+        if found is None:
+            found = False
+            for a in e.args:
+                if self.varies(a):
+                    found = True
+                    break
+            self._varying[e] = found
+        return found
+
+    def depth(self, e: Expr) -> int:
+        """How deep the innermost of the variables in `e` is bound."""
+        found = self._depths.get(e)
+        if found is None:
+            found = self._depth.get(e, 0) if e.op is Op.VAR else max([self.depth(a) for a in e.args], default=0)
+            self._depths[e] = found
+        return found
+
+    def nonnegative(self, e: Expr) -> bool:
+        """Whether the integer `e` is known not to be negative, cheaply."""
+        op = e.op
+        if op is Op.CONST:
+            return bool(e.attr >= 0)
+        if op is Op.VAR:
+            return e in self.nonnegative_vars or (e.attr.lo is not None and e.attr.lo >= 0)
+        if op in (Op.ADD, Op.MUL, Op.MIN, Op.FLOORDIV):
+            return self.nonnegative(e.args[0]) and self.nonnegative(e.args[1])
+        if op is Op.MAX:
+            return self.nonnegative(e.args[0]) or self.nonnegative(e.args[1])
+        if op is Op.FLOORMOD:
+            return self.nonnegative(e.args[1])
+        return op is Op.SELECT and self.nonnegative(e.args[1]) and self.nonnegative(e.args[2])
+
+    # Emission
+
+    def scalar(self, e: Expr) -> Operand:
+        """The value of `e`, equal in all lanes."""
+        found = self._scalars.get(e)
+        if found is not None:
+            return found
+        op = e.op
+        if op is Op.CONST:
+            return number(e.attr, e.dtype)
+        if op is Op.VAR:
+            raise InternalError(f"the variable {e.name} has no value where it is used", hint="a pass moved an expression out of its loop")
+        if op is Op.LOAD:
+            value = memory.load_scalar(self, e)
+        elif op is Op.SELECT:
+            value = self._select(e, 0)
+        else:
+            value = self._apply(e, [self.scalar(a) for a in e.args], 0)
+        self._keep(self._scalars, e, value)
+        return value
+
+    def vector(self, e: Expr) -> Operand:
+        """The value of `e` in each lane."""
+        found = self._vectors.get(e)
+        if found is not None:
+            return found
+        if not self.varies(e):
+            value = self.splat(self.scalar(e), value_type(e.dtype))
+        elif e.op is Op.LOAD:
+            value = memory.load_vector(self, e)
+        elif e.op is Op.SELECT:
+            value = self._select(e, self.lanes)
+        elif e.op in (Op.LT, Op.LE) and e.args[0].dtype is dtypes.int64:
+            value = self._compare_lanes(e)
+        else:
+            value = self._apply(e, [self.vector(a) for a in e.args], self.lanes)
+        self._keep(self._vectors, e, value)
+        return value
+
+    def splat(self, value: Operand, type_: str) -> Operand:
+        """The scalar in every lane."""
+        if type(value) is int or not str(value).startswith("%"):
+            return splat_constant(value, type_, self.lanes)
+        wide = vector(type_, self.lanes)
+        one = self.fn.op(f"insertelement {wide} poison, {type_} {value}, i64 0")
+        return self.fn.op(f"shufflevector {wide} {one}, {wide} poison, <{self.lanes} x i32> zeroinitializer")
+
+    def condition(self, e: Expr) -> Operand:
+        """A mask that varies, with the lanes that are off already left out."""
+        mask = self.vector(e)
+        return mask if self.mask is None else self.both(self.mask, mask)
+
+    def both(self, a: Operand, b: Operand) -> Operand:
+        if a == ALL_LANES:
+            return b
+        return a if b == ALL_LANES or a == b else self.fn.op(f"and <{self.lanes} x i1> {a}, {b}")
+
+    def _keep(self, table: dict[Expr, Operand], e: Expr, value: Operand) -> None:
+        table[e] = value
+        self._log.append((table, e))
+        for buffer in self.facts.reads(e):
+            self._reading.setdefault(buffer, []).append(e)
+
+    def _apply(self, e: Expr, args: list[Operand], lanes: int) -> Operand:
+        op, fn, dtype = e.op, self.fn, e.args[0].dtype
+        if op is Op.CAST:
+            return convert(fn, args[0], dtype, e.dtype, lanes, self.style.native_half, _is_clamped(e.args[0], e))
+        if op is Op.BITCAST:
+            return self._bitcast(e, args[0], lanes)
+        if op is Op.NOT:
+            type_ = vector(value_type(dtype), lanes)
+            return fn.op(f"xor {type_} {args[0]}, {arithmetic.constant(True if dtype.kind == 'bool' else -1, dtype, lanes)}")
+        if op is Op.CALL:
+            value = arithmetic.call(fn, e, args, lanes)
+        elif op in _DIVISIONS and dtype is dtypes.int64 and not (type(args[0]) is int and type(args[1]) is int):
+            value = self._divide(e, args, lanes)
+        else:
+            value = arithmetic.binary(
+                fn, op, dtype, args[0], args[1], lanes, indexing=not self.facts.reads(e), native_max=self.style.native_max
+            )
+        if is_narrow_float(e.dtype) and op not in _EXACT and not (op is Op.CALL and e.attr in _EXACT_CALLS):
+            value = round_to(fn, value, e.dtype, lanes, self.style.native_half)
+        return value
+
+    def _divide(self, e: Expr, args: list[Operand], lanes: int) -> Operand:
+        a, b = e.args
+        nonnegative = self.nonnegative(a)
+        if nonnegative and e.op in (Op.TRUNCDIV, Op.TRUNCMOD) and b.op is Op.CONST and b.attr > 0:
+            op = Op.FLOORDIV if e.op is Op.TRUNCDIV else Op.FLOORMOD
+            return arithmetic.divide_known(self.fn, op, args[0], b.attr, lanes, nonnegative=True)
+        if e.op in (Op.FLOORDIV, Op.FLOORMOD):
+            if b.op is Op.CONST and b.attr > 0:
+                return arithmetic.divide_known(self.fn, e.op, args[0], b.attr, lanes, nonnegative=nonnegative)
+            if nonnegative and b.op is Op.VAR and b.attr.lo is not None and b.attr.lo > 0:
+                return self.fn.op(f"{'udiv' if e.op is Op.FLOORDIV else 'urem'} {vector('i64', lanes)} {args[0]}, {args[1]}")
+        return arithmetic.binary(self.fn, e.op, dtypes.int64, args[0], args[1], lanes)
+
+    def _bitcast(self, e: Expr, value: Operand, lanes: int) -> Operand:
+        source, target = e.args[0].dtype, e.dtype
+        bits = to_memory(self.fn, value, source, lanes, self.style.native_half)
+        source_type, target_type = vector(memory_type(source), lanes), vector(memory_type(target), lanes)
+        if source_type != target_type:
+            bits = self.fn.op(f"bitcast {source_type} {bits} to {target_type}")
+        return from_memory(self.fn, bits, target, lanes, self.style.native_half)
+
+    def _compare_lanes(self, e: Expr) -> Operand:
+        """A comparison of the lane's number with a bound that is equal in all lanes is done in 32 bits."""
+        terms, constant = self.facts.difference(*e.args)
+        varying = [(t, c) for t, c in terms if self.varies(t)]
+        if len(varying) != 1 or varying[0][0] is not self.axis or abs(varying[0][1]) != 1:
+            return self._apply(e, [self.vector(a) for a in e.args], self.lanes)
+        sign = varying[0][1]
+        rest = memory.total(self, [(t, c) for t, c in terms if t is not self.axis], constant + sign * self.first)
+        # sign * lane + rest < 0 or <= 0: with the sign +, lane < bound; with -, lane >= bound.
+        closed = int(e.op is Op.LE)
+        if sign > 0:
+            bound = arithmetic.binary(self.fn, Op.SUB, dtypes.int64, closed, rest, 0, indexing=True)
+        else:
+            bound = rest if closed else arithmetic.binary(self.fn, Op.ADD, dtypes.int64, rest, 1, 0, indexing=True)
+        bound = arithmetic.binary(self.fn, Op.MAX, dtypes.int64, bound, 0, 0)
+        bound = arithmetic.binary(self.fn, Op.MIN, dtypes.int64, bound, self.lanes, 0)
+        if type(bound) is int:
+            on = [(lane < bound) == (sign > 0) for lane in range(self.lanes)]
+            if all(on):
+                return ALL_LANES
+            return "<" + ", ".join(f"i1 {'true' if lane else 'false'}" for lane in on) + ">" if any(on) else "zeroinitializer"
+        narrow = self.splat(self.fn.op(f"trunc i64 {bound} to i32"), "i32")
+        how = "ult" if sign > 0 else "uge"
+        return self.fn.op(f"icmp {how} <{self.lanes} x i32> {lane_numbers('i32', self.lanes)}, {narrow}")
+
+    def _select(self, e: Expr, lanes: int) -> Operand:
+        condition, if_true, if_false = e.args
+        emit = self.vector if lanes else self.scalar
+        if lanes and self.varies(condition):
+            mask = self.vector(condition)
+            if mask in (ALL_LANES, "zeroinitializer"):
+                return self.vector(if_true if mask == ALL_LANES else if_false)
+            zeroed = if_true not in self._vectors and self.varies(if_true) and memory.is_zeroed_when_off(self, if_true)
+            a = self._under(emit, if_true, mask, None)
+            if zeroed and _is_zero(if_false):
+                return a
+            b = self._under(emit, if_false, f"xor <{lanes} x i1> {mask}, {ALL_LANES}", None)
+            type_ = vector(value_type(e.dtype), lanes)
+            return self.fn.op(f"select <{lanes} x i1> {mask}, {type_} {a}, {type_} {b}")
+        test = self.scalar(condition)
+        if test in ("true", "false"):
+            return emit(if_true if test == "true" else if_false)
+        type_ = vector(value_type(e.dtype), lanes)
+        if self.guard is None and any(self.facts.reads(side) and self.facts.cost(side) > BRANCH_COST for side in (if_true, if_false)):
+            return self._select_by_branch(e, test, type_, lanes)
+        zeroed = if_true not in self._vectors and if_true not in self._scalars and memory.is_zeroed_when_off(self, if_true)
+        a = self._under(emit, if_true, None, test)
+        if zeroed and _is_zero(if_false):
+            return a
+        b = self._under(emit, if_false, None, f"xor i1 {test}, true")
+        return self.fn.op(f"select i1 {test}, {type_} {a}, {type_} {b}")
+
+    def _under(self, emit: Callable[[Expr], Operand], e: Expr, mask: Operand | None, guard: Operand | None) -> Operand:
+        """`e`, whose loads may touch memory only in the lanes of `mask` (varying) or only when `guard` (scalar). Either is an operand,
+        or the text of an instruction that is emitted if it is needed."""
+        if not self.facts.reads(e) or e in self._scalars or e in self._vectors:
+            return emit(e)
+        before, mark = (self.mask, self.guard), self.mark()
+        if mask is not None:
+            mask = self._operand(mask)
+            self.mask = mask if self.mask is None else self.both(self.mask, mask)
+        if guard is not None:
+            guard = self._operand(guard)
+            self.guard = guard if self.guard is None else self.fn.op(f"and i1 {self.guard}, {guard}")
+        result = emit(e)
+        self.leave(mark)
+        self.mask, self.guard = before
+        return result
+
+    def _operand(self, text: Operand) -> Operand:
+        return self.fn.op(text) if isinstance(text, str) and text.startswith("xor ") else text
+
+    def _select_by_branch(self, e: Expr, test: Operand, type_: str, lanes: int) -> Operand:
+        fn, emit = self.fn, self.vector if lanes else self.scalar
+        taken, other, join = fn.label("then"), fn.label("else"), fn.label("join")
+        incoming: list[tuple[Operand, str]] = []
+        fn.branch(test, taken, other)
+        for label, side in ((taken, e.args[1]), (other, e.args[2])):
+            fn.start(label)
+            mark = self.mark()
+            incoming.append((emit(side), fn.block))
+            self.leave(mark)
+            fn.jump(join)
+        fn.start(join)
+        return fn.op(f"phi {type_} " + ", ".join(f"[ {x}, %{label} ]" for x, label in incoming))
+
+    def shared_pointer(self, base: str, element: str, terms: list[tuple[Expr, int]], constant: int) -> str:
+        """The pointer `terms` and `constant` elements past `base`, emitted once per scope."""
+        key = (base, element, constant, *terms)
+        found = self._pointers.get(key)
+        if found is None:
+            offset = memory.total(self, terms, constant)
+            found = base if offset == 0 else self.fn.op(f"getelementptr {element}, ptr {base}, i64 {offset}")
+            self._pointers[key] = found
+            self._log.append((self._pointers, key))
+        return found
+
+
+def _is_zero(e: Expr) -> bool:
+    return e.op is Op.CONST and e.attr == 0
+
+
+def _is_clamped(e: Expr, cast: Expr) -> bool:
+    """Whether a float is bounded by constants inside the range of the integer dtype of `cast`."""
+    if not (e.dtype.is_float and cast.dtype.is_integer) or e.op not in (Op.MIN, Op.MAX):
+        return False
+    bounds: dict[Op, float] = {}
+    for _ in range(2):
+        if e.op in (Op.MIN, Op.MAX) and e.args[1].op is Op.CONST:
+            bounds.setdefault(e.op, e.args[1].attr)
+            e = e.args[0]
+    return len(bounds) == 2 and bool(cast.dtype.lowest <= bounds[Op.MAX] <= bounds[Op.MIN] <= cast.dtype.highest)

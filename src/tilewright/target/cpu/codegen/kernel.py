@@ -1,0 +1,247 @@
+"""One lowered kernel as LLVM IR text.
+
+ABI: `void @NAME(ptr pool, ptr args)`. `args` points to 8-byte slots: a pointer for each of `kernel.inputs`, then of `kernel.outputs`, then,
+if `workspace_bytes` is not 0, the pointer to the workspace (64-byte aligned), then each of `kernel.sizes` as int64. Buffers must not
+overlap, except that inputs may overlap each other. With a null `pool` everything runs on the calling thread.
+
+A kernel becomes: the entry, which unpacks the slots; a serial function around everything that is not parallel; and for each parallel
+loop a task, which unpacks a frame of captured values, and the loop over a range of iterations. Functions that touch memory take each
+buffer as a `noalias` parameter and are not inlined, which is what lets LLVM hoist loads and keep local buffers in registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.ir.expr import Expr, Op, ceildiv, const, mul, walk
+from tilewright.ir.types import product, static_shape
+from tilewright.kernel.nodes import Buffer, For, Kernel, Let, Stmt, Store, children, own_exprs, walk_stmts
+from tilewright.machine.description import Machine
+from tilewright.support.errors import InternalError
+from tilewright.target.cpu.codegen.expressions import ExprEmitter, Style, style_of
+from tilewright.target.cpu.codegen.facts import Facts
+from tilewright.target.cpu.codegen.llvm_types import memory_type, value_type
+from tilewright.target.cpu.codegen.statements import Context, emit, emit_loop
+from tilewright.target.cpu.codegen.text import Function, Module, Operand, symbol
+from tilewright.target.cpu.codegen.work import grain
+from tilewright.target.cpu.llvm import function_attributes
+
+ALIGNMENT = 64
+PARALLEL_FOR = "tw_parallel_for"
+
+
+def generate(kernel: Kernel, machine: Machine) -> str:
+    """The LLVM IR text of a lowered kernel (no blocks); see the module's docstring for its ABI.
+
+    Raises UnsupportedDtypeError for complex numbers and strings, InternalError for a kernel that was not lowered.
+    """
+    module = Module(function_attributes(machine.vector_bits))
+    _KernelEmitter(kernel, module, style_of(machine)).run()
+    return module.text()
+
+
+def workspace_bytes(kernel: Kernel) -> Expr:
+    """Bytes of the workspace that a lowered kernel wants for its global scratch, in terms of its sizes; 0 when it wants none."""
+    total = const(0)
+    for buffer in _workspace_buffers(kernel):
+        total = total + _aligned_bytes(buffer)
+    return total
+
+
+def _workspace_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
+    return tuple(buffer for buffer in kernel.scratch if buffer.scope == "global")
+
+
+def _aligned_bytes(buffer: Buffer) -> Expr:
+    return mul(ceildiv(mul(product(buffer.shape), buffer.dtype.bytes), ALIGNMENT), ALIGNMENT)
+
+
+@dataclass(slots=True)
+class _Uses:
+    """What a statement takes from outside: buffers and variables, in order of first use."""
+
+    buffers: dict[Buffer, None] = field(default_factory=dict)
+    variables: dict[Expr, None] = field(default_factory=dict)
+
+
+def _uses(stmt: Stmt) -> _Uses:
+    uses = _Uses()
+    bound: set[Expr] = set()
+    exprs: list[Expr] = []
+    for s in walk_stmts(stmt):
+        exprs.extend(own_exprs(s))
+        if isinstance(s, Store):
+            uses.buffers[s.buffer] = None
+        elif isinstance(s, (For, Let)):
+            bound.add(s.var)
+    for e in walk(*exprs):
+        if e.op is Op.LOAD:
+            uses.buffers[e.attr] = None
+        elif e.op is Op.VAR and e not in bound:
+            uses.variables[e] = None
+    for buffer in uses.buffers:
+        uses.variables.update({v: None for dim in buffer.shape for v in walk(dim) if v.op is Op.VAR})
+    return uses
+
+
+class _KernelEmitter:
+    """The functions of one kernel."""
+
+    def __init__(self, kernel: Kernel, module: Module, style: Style) -> None:
+        self.kernel, self.module, self.style, self.facts = kernel, module, style, Facts()
+        self.read_only = frozenset(kernel.inputs)
+        self.regions = _regions(kernel)
+        self.count = 0
+
+    def run(self) -> None:
+        kernel = self.kernel
+        workspace = _workspace_buffers(kernel)
+        name = kernel.name
+        entry = Function(self.module, name, ("ptr %pool", "ptr noalias readonly %args"))
+        em = ExprEmitter(entry, self.style, self.facts)
+        slot = 0
+        for buffer in kernel.params:
+            em.pointers[buffer] = _slot(entry, "%args", slot, "ptr")
+            slot += 1
+        base = ""
+        if workspace:
+            base = _slot(entry, "%args", slot, "ptr")
+            slot += 1
+        for size in kernel.sizes:
+            em.bind(size, _slot(entry, "%args", slot, "i64"))
+            slot += 1
+        offset = const(0)
+        for buffer in workspace:
+            place = em.scalar(offset)
+            em.pointers[buffer] = base if place == 0 else entry.op(f"getelementptr i8, ptr {base}, i64 {place}")
+            offset = offset + _aligned_bytes(buffer)
+        buffers = [buffer for buffer in (*kernel.params, *workspace) if buffer in self.regions]
+        body = self.function(f"{name}.serial", buffers, kernel.sizes, "ptr %pool", em)
+        arguments = self.arguments(em, buffers, kernel.sizes, "ptr %pool")
+        self.allocate(body, None)
+        emit(Context(body, lambda loop: self.parallel(body, loop)), kernel.body)
+        body.fn.do("ret void")
+        self.module.add(body.fn)
+        entry.do(f"call void {symbol(f'{name}.serial')}({arguments})")
+        entry.do("ret void")
+        self.module.add(entry)
+
+    def function(self, name: str, buffers: list[Buffer], variables: tuple[Expr, ...], first: str, outer: ExprEmitter) -> ExprEmitter:
+        """An emitter into a new function that takes `first`, the buffers and the variables that are not constants."""
+        params = [first]
+        pointers: dict[Buffer, str] = {}
+        values: dict[Expr, Operand] = {}
+        for index, buffer in enumerate(buffers):
+            pointers[buffer] = f"%b{index}"
+            aligned = "" if buffer in self.kernel.params else f"align {ALIGNMENT} "
+            params.append(f"ptr noalias {'readonly ' if buffer in self.read_only else ''}{aligned}%b{index}")
+        for index, variable in enumerate(variables):
+            known = outer.scalar(variable)
+            values[variable] = known if type(known) is int else f"%s{index}"
+            if type(known) is not int:
+                params.append(f"{value_type(variable.dtype)} %s{index}")
+        em = ExprEmitter(Function(self.module, name, params, linkage="internal", extra="noinline"), self.style, self.facts)
+        em.pointers.update(pointers)
+        for variable, value in values.items():
+            em.bind(variable, value, nonnegative=variable in outer.nonnegative_vars)
+        return em
+
+    def arguments(self, em: ExprEmitter, buffers: list[Buffer], variables: tuple[Expr, ...], first: str) -> str:
+        given = [first, *(f"ptr {em.pointers[buffer]}" for buffer in buffers)]
+        for variable in variables:
+            value = em.scalar(variable)
+            if type(value) is not int:
+                given.append(f"{value_type(variable.dtype)} {value}")
+        return ", ".join(given)
+
+    def allocate(self, em: ExprEmitter, region: For | None) -> None:
+        """Stack slots for the local buffers that only `region` uses (None: those of the serial part)."""
+        for buffer, home in self.regions.items():
+            if buffer.scope == "local" and home is region:
+                shape = static_shape(buffer.shape)
+                if shape is None:
+                    raise InternalError(f"the local buffer {buffer!r} has no constant size")
+                count = 1
+                for dim in shape:
+                    count *= dim
+                em.pointers[buffer] = em.fn.alloca(f"[{max(count, 1)} x {memory_type(buffer.dtype)}], align {ALIGNMENT}")
+
+    def parallel(self, em: ExprEmitter, loop: For) -> None:
+        """Outlines `loop` and calls it, through the thread pool where there is enough work for two tasks."""
+        fn, number = em.fn, self.count
+        self.count += 1
+        uses = _uses(loop.body)
+        buffers = [buffer for buffer in uses.buffers if self.regions.get(buffer) is not loop or buffer.scope == "global"]
+        variables = tuple(variable for variable in uses.variables if variable is not loop.var)
+        iterations = f"{self.kernel.name}.loop{number}"
+        task = f"{self.kernel.name}.task{number}"
+        captured = [v for v in variables if type(em.scalar(v)) is not int]
+        frame = fn.alloca(f"[{max(1, len(buffers) + len(captured))} x i64], align 8")
+        for index, buffer in enumerate(buffers):
+            fn.do(f"store ptr {em.pointers[buffer]}, ptr {_place(fn, frame, index)}, align 8")
+        for index, variable in enumerate(captured, len(buffers)):
+            fn.do(f"store {value_type(variable.dtype)} {em.scalar(variable)}, ptr {_place(fn, frame, index)}, align 8")
+        self.loop_function(em, loop, iterations, buffers, variables)
+        self.task_function(em, task, iterations, buffers, captured)
+        extent, least = em.scalar(loop.extent), em.scalar(grain(loop, self.facts))
+        direct, shared, join = fn.label("direct"), fn.label("shared"), fn.label("join")
+        small = fn.op(f"icmp sle i64 {extent}, {least}")
+        alone = fn.op("icmp eq ptr %pool, null")
+        fn.branch(fn.op(f"or i1 {small}, {alone}"), direct, shared)
+        fn.start(direct)
+        fn.do(f"call void {symbol(task)}(ptr {frame}, i64 0, i64 {extent})")
+        fn.jump(join)
+        fn.start(shared)
+        self.module.declare(f"declare void @{PARALLEL_FOR}(ptr, ptr, ptr, i64, i64)")
+        fn.do(f"call void @{PARALLEL_FOR}(ptr %pool, ptr {symbol(task)}, ptr {frame}, i64 {extent}, i64 {least})")
+        fn.jump(join)
+        fn.start(join)
+        em.forget(self.facts.written(loop.body))
+
+    def loop_function(self, outer: ExprEmitter, loop: For, name: str, buffers: list[Buffer], variables: tuple[Expr, ...]) -> None:
+        em = self.function(name, buffers, variables, "i64 %begin, i64 %end", outer)
+        self.allocate(em, loop)
+        emit_loop(em, loop.var, "%begin", "%end", self.facts.written(loop.body), lambda: emit(Context(em), loop.body))
+        em.fn.do("ret void")
+        self.module.add(em.fn)
+
+    def task_function(self, outer: ExprEmitter, name: str, iterations: str, buffers: list[Buffer], captured: list[Expr]) -> None:
+        fn = Function(self.module, name, ("ptr %frame", "i64 %begin", "i64 %end"), linkage="internal")
+        given = ["i64 %begin", "i64 %end"]
+        given += [f"ptr {_slot(fn, '%frame', index, 'ptr')}" for index in range(len(buffers))]
+        for index, variable in enumerate(captured, len(buffers)):
+            type_ = value_type(variable.dtype)
+            given.append(f"{type_} {_slot(fn, '%frame', index, type_)}")
+        fn.do(f"call void {symbol(iterations)}({', '.join(given)})")
+        fn.do("ret void")
+        self.module.add(fn)
+
+
+def _place(fn: Function, base: str, index: int) -> str:
+    return fn.op(f"getelementptr i64, ptr {base}, i64 {index}") if index else base
+
+
+def _slot(fn: Function, base: str, index: int, type_: str) -> str:
+    return fn.op(f"load {type_}, ptr {_place(fn, base, index)}, align 8")
+
+
+def _regions(kernel: Kernel) -> dict[Buffer, For | None]:
+    """For each buffer used: the outermost parallel loop that alone uses it, or None."""
+    regions: dict[Buffer, For | None] = {}
+
+    def visit(stmt: Stmt, region: For | None) -> None:
+        if region is None and isinstance(stmt, For) and stmt.kind == "parallel":
+            region = stmt
+        used = [load.attr for e in own_exprs(stmt) for load in walk(e) if load.op is Op.LOAD]
+        if isinstance(stmt, Store):
+            used.append(stmt.buffer)
+        for buffer in used:
+            regions[buffer] = region if regions.get(buffer, region) is region else None
+        for child in children(stmt):
+            visit(child, region)
+
+    visit(kernel.body, None)
+    return regions
+
+
+__all__ = ["ALIGNMENT", "PARALLEL_FOR", "generate", "workspace_bytes"]

@@ -1,0 +1,240 @@
+"""Addresses, loads and stores.
+
+An address is built outermost loop first, one pointer per loop level, with the constant part last: what a loop does not change is then
+outside of it or easily hoisted, neighbouring accesses share their pointer, and constants become displacements. The pointers carry no
+`inbounds`, because those of lanes or selects that are off may be anywhere.
+
+Vector accesses, by how the element number depends on the lane: equal in all lanes: one scalar; stride 1: one vector; small constant
+strides: a few overlapping vectors and shuffles; anything else: gather and scatter. Lanes that are off touch no memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.ir import dtypes
+from tilewright.ir.expr import Expr, Op
+from tilewright.kernel.nodes import Buffer
+from tilewright.target.cpu.codegen import arithmetic
+from tilewright.target.cpu.codegen.conversions import from_memory, mangled, to_memory
+from tilewright.target.cpu.codegen.llvm_types import memory_type, shuffle_mask, splat_constant, vector
+from tilewright.target.cpu.codegen.text import Operand
+
+if TYPE_CHECKING:
+    from tilewright.target.cpu.codegen.expressions import ExprEmitter
+
+Terms = list[tuple[Expr, int]]
+MAX_SHUFFLED_STRIDE = 4
+SAFE_BYTES = 1024  # at least the bytes of the widest vector that is loaded at once
+
+
+def total(em: ExprEmitter, terms: Terms, constant: int) -> Operand:
+    """The int64 sum of terms that are equal in all lanes."""
+    result: Operand = 0
+    for term, coefficient in terms:
+        value = (
+            arithmetic.binary(em.fn, Op.MUL, dtypes.int64, em.scalar(term), coefficient, 0, indexing=True)
+            if coefficient != 1
+            else em.scalar(term)
+        )
+        if type(value) is int:
+            constant += value
+        else:
+            result = value if result == 0 else em.fn.op(f"add nsw i64 {result}, {value}")
+    if type(result) is int:
+        return constant
+    return result if constant == 0 else em.fn.op(f"add nsw i64 {result}, {constant}")
+
+
+def address(em: ExprEmitter, buffer: Buffer, terms: Terms, constant: int) -> str:
+    """The pointer to the element whose number is the sum."""
+    element = memory_type(buffer.dtype)
+    pointer = em.pointers[buffer]
+    levels: dict[int, Terms] = {}
+    for term, coefficient in terms:
+        known = em.value_of(term)
+        if type(known) is int:
+            constant += known * coefficient
+        else:
+            levels.setdefault(em.depth(term), []).append((term, coefficient))
+    for level in sorted(levels):
+        pointer = em.shared_pointer(pointer, element, levels[level], 0)
+    return em.shared_pointer(pointer, element, [], constant) if constant else pointer
+
+
+def load_scalar(em: ExprEmitter, e: Expr) -> Operand:
+    """The element, the same for all lanes."""
+    buffer: Buffer = e.attr
+    terms, constant = em.facts.offset(buffer, e.args)
+    pointer = _guarded(em, buffer, address(em, buffer, list(terms), constant), bool(terms))
+    element = memory_type(buffer.dtype)
+    return from_memory(em.fn, em.fn.op(f"load {element}, ptr {pointer}, align {buffer.dtype.bytes}"), buffer.dtype, 0, em.style.native_half)
+
+
+def load_vector(em: ExprEmitter, e: Expr) -> Operand:
+    """The elements of the lanes; zero bits in the lanes that are off."""
+    buffer: Buffer = e.attr
+    lanes, fn, dtype = em.lanes, em.fn, buffer.dtype
+    uniform, stride, constant = _by_lane(em, buffer, e.args)
+    type_ = vector(memory_type(dtype), lanes)
+    if stride is None or not (stride == 1 or (em.mask is None and abs(stride) <= MAX_SHUFFLED_STRIDE and lanes > 1)):
+        raw = _gather(em, buffer, _element_pointers(em, buffer, e.args, uniform, stride, constant))
+    elif stride == 1:
+        pointer = _guarded(em, buffer, address(em, buffer, uniform, constant), bool(uniform), masked=True)
+        if em.mask is None:
+            raw = fn.op(f"load {type_}, ptr {pointer}, align {dtype.bytes}")
+        else:
+            name = f"@llvm.masked.load.{mangled(memory_type(dtype), lanes)}.p0"
+            fn.module.declare(f"declare {type_} {name}(ptr, i32 immarg, <{lanes} x i1>, {type_})")
+            raw = fn.op(f"call {type_} {name}(ptr {pointer}, i32 {dtype.bytes}, <{lanes} x i1> {em.mask}, {type_} zeroinitializer)")
+    else:
+        raw = _strided(em, buffer, uniform, stride, constant)
+    return from_memory(fn, raw, dtype, lanes, em.style.native_half)
+
+
+def store_scalar(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], value: Operand) -> None:
+    """buffer[indices] = value, once."""
+    terms, constant = em.facts.offset(buffer, indices)
+    pointer = address(em, buffer, list(terms), constant)
+    raw = to_memory(em.fn, value, buffer.dtype, 0, em.style.native_half)
+    em.fn.do(f"store {memory_type(buffer.dtype)} {raw}, ptr {pointer}, align {buffer.dtype.bytes}")
+
+
+def store_vector(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], value: Operand) -> None:
+    """buffer[indices] = value in the lanes that are on."""
+    lanes, fn, dtype = em.lanes, em.fn, buffer.dtype
+    uniform, stride, constant = _by_lane(em, buffer, indices)
+    type_, mask_type = vector(memory_type(dtype), lanes), f"<{lanes} x i1>"
+    raw = to_memory(fn, value, dtype, lanes, em.style.native_half)
+    if stride == 1:
+        pointer = address(em, buffer, uniform, constant)
+        if em.mask is None:
+            fn.do(f"store {type_} {raw}, ptr {pointer}, align {dtype.bytes}")
+            return
+        name = f"@llvm.masked.store.{mangled(memory_type(dtype), lanes)}.p0"
+        fn.module.declare(f"declare void {name}({type_}, ptr, i32 immarg, {mask_type})")
+        fn.do(f"call void {name}({type_} {raw}, ptr {pointer}, i32 {dtype.bytes}, {mask_type} {em.mask})")
+        return
+    if stride is not None and em.mask is None:
+        element = memory_type(dtype)
+        for lane in range(lanes):
+            one = fn.op(f"extractelement {type_} {raw}, i64 {lane}")
+            fn.do(f"store {element} {one}, ptr {address(em, buffer, uniform, constant + lane * stride)}, align {dtype.bytes}")
+        return
+    pointers = _element_pointers(em, buffer, indices, uniform, stride, constant)
+    name = f"@llvm.masked.scatter.{mangled(memory_type(dtype), lanes)}.v{lanes}p0"
+    fn.module.declare(f"declare void {name}({type_}, <{lanes} x ptr>, i32 immarg, {mask_type})")
+    mask = "splat (i1 true)" if em.mask is None else em.mask
+    fn.do(f"call void {name}({type_} {raw}, <{lanes} x ptr> {pointers}, i32 {dtype.bytes}, {mask_type} {mask})")
+
+
+def is_local(buffer: Buffer) -> bool:
+    return buffer.scope == "local"
+
+
+def _by_lane(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Terms, int | None, int]:
+    """The terms that are equal in all lanes, the stride from lane to lane (None: not constant), the constant of lane 0."""
+    terms, constant = em.facts.offset(buffer, indices)
+    stride: int | None = 0
+    uniform: Terms = []
+    for term, coefficient in terms:
+        if term is em.axis:
+            stride = None if stride is None else stride + coefficient
+            constant += coefficient * em.first
+        elif em.varies(term):
+            stride = None
+        else:
+            uniform.append((term, coefficient))
+    return uniform, stride, constant
+
+
+def _guarded(em: ExprEmitter, buffer: Buffer, pointer: str, movable: bool, masked: bool = False) -> str:
+    """The pointer, or where the code does not count one to zeros. movable: the address is not a constant one of a local buffer.
+    masked: the access itself leaves out the lanes that are off."""
+    guard = em.guard
+    if em.mask is not None and not masked:
+        bits = em.fn.op(f"bitcast <{em.lanes} x i1> {em.mask} to i{em.lanes}")
+        some = em.fn.op(f"icmp ne i{em.lanes} {bits}, 0")
+        guard = some if guard is None else em.fn.op(f"and i1 {guard}, {some}")
+    if guard is None or (is_local(buffer) and not movable):
+        return pointer
+    return em.fn.op(f"select i1 {guard}, ptr {pointer}, ptr {_zeros(em)}")
+
+
+def is_zeroed_when_off(em: ExprEmitter, e: Expr) -> bool:
+    """Whether the load `e` under a guard gives zero where the guard is false."""
+    return e.op is Op.LOAD and not is_local(e.attr) and e.dtype is not dtypes.float8e8m0
+
+
+def _zeros(em: ExprEmitter) -> str:
+    return em.fn.module.constant("tw.zeros", f"private unnamed_addr constant [{SAFE_BYTES} x i8] zeroinitializer, align 64")
+
+
+def _strided(em: ExprEmitter, buffer: Buffer, uniform: Terms, stride: int, constant: int) -> str:
+    """Every `stride`-th element, from vectors that lie inside the span of the elements."""
+    fn, lanes, element = em.fn, em.lanes, memory_type(buffer.dtype)
+    type_, step = vector(element, lanes), abs(stride)
+    start = constant if stride > 0 else constant + stride * (lanes - 1)
+    last = step * (lanes - 1)  # number of the last element, counted from `start`
+    # The vector `part` begins at part * lanes, the last one so that it ends at the last element.
+    parts = [min(part * lanes, last - lanes + 1) for part in range(min(step, last // lanes + 1))]
+    loaded = []
+    for part in parts:
+        pointer = _guarded(em, buffer, address(em, buffer, uniform, start + part), bool(uniform))
+        loaded.append(fn.op(f"load {type_}, ptr {pointer}, align {buffer.dtype.bytes}"))
+    where = []
+    for lane in range(lanes):
+        number = lane * step if stride > 0 else last - lane * step
+        part = min(number // lanes, len(parts) - 1)
+        where.append((part, number - parts[part]))
+    result = _pick(em, type_, loaded[0], loaded[1] if len(loaded) > 1 else "poison", [n if p == 0 else lanes + n for p, n in where])
+    for part in range(2, len(loaded)):
+        result = _pick(em, type_, result, loaded[part], [lanes + n if p == part else lane for lane, (p, n) in enumerate(where)])
+    return result
+
+
+def _pick(em: ExprEmitter, type_: str, a: str, b: str, indices: list[int]) -> str:
+    wanted = tuple(index if 0 <= index < 2 * em.lanes else 0 for index in indices)
+    return em.fn.op(f"shufflevector {type_} {a}, {type_} {b}, {shuffle_mask(wanted)}")
+
+
+def _element_pointers(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], uniform: Terms, stride: int | None, constant: int) -> str:
+    """A vector of pointers, one per lane."""
+    fn, lanes = em.fn, em.lanes
+    base = address(em, buffer, uniform, 0 if stride is None else constant)
+    wide = vector("i64", lanes)
+    if stride is not None:
+        offsets: Operand = "<" + ", ".join(f"i64 {lane * stride}" for lane in range(lanes)) + ">"
+    else:
+        terms, number = em.facts.offset(buffer, indices)
+        offsets = splat_constant(number, "i64", lanes)
+        for term, coefficient in terms:
+            if em.varies(term):
+                value = em.vector(term)
+                if coefficient != 1:
+                    value = fn.op(f"mul nsw {wide} {value}, {splat_constant(coefficient, 'i64', lanes)}")
+                offsets = value if offsets == "zeroinitializer" else fn.op(f"add nsw {wide} {offsets}, {value}")
+    return fn.op(f"getelementptr {memory_type(buffer.dtype)}, ptr {base}, {wide} {offsets}")
+
+
+def _gather(em: ExprEmitter, buffer: Buffer, pointers: str) -> str:
+    fn, lanes, element = em.fn, em.lanes, memory_type(buffer.dtype)
+    type_, pointer_type, mask_type = vector(element, lanes), f"<{lanes} x ptr>", f"<{lanes} x i1>"
+    mask: Operand = "splat (i1 true)" if em.mask is None else em.mask
+    if em.guard is not None:
+        mask_of_guard = em.splat(em.guard, "i1")
+        mask = mask_of_guard if em.mask is None else em.both(em.mask, mask_of_guard)
+    if buffer.dtype.bytes >= 4:
+        name = f"@llvm.masked.gather.{mangled(element, lanes)}.v{lanes}p0"
+        fn.module.declare(f"declare {type_} {name}({pointer_type}, i32 immarg, {mask_type}, {type_})")
+        return fn.op(
+            f"call {type_} {name}({pointer_type} {pointers}, i32 {buffer.dtype.bytes}, {mask_type} {mask}, {type_} zeroinitializer)"
+        )
+    if mask != "splat (i1 true)":
+        pointers = fn.op(f"select {mask_type} {mask}, {pointer_type} {pointers}, {pointer_type} {splat_constant(_zeros(em), 'ptr', lanes)}")
+    result: Operand = "poison"
+    for lane in range(lanes):
+        pointer = fn.op(f"extractelement {pointer_type} {pointers}, i64 {lane}")
+        one = fn.op(f"load {element}, ptr {pointer}, align {buffer.dtype.bytes}")
+        result = fn.op(f"insertelement {type_} {result}, {element} {one}, i64 {lane}")
+    return str(result)
