@@ -1,0 +1,62 @@
+"""log, log2, log1p, asinh, acosh and atanh.
+
+x = 2^e (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), by integer arithmetic on the bits; log(1 + f) = f + f^2 p(f).
+"""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.ir.expr import Expr, equal, less, less_equal, mul, select
+from tilewright.target.cpu.math.formats import Format, float_of, fma, horner, shift_right, word_of
+
+
+def _root_half(fmt: Format) -> int:
+    """The bits of sqrt(1/2), rounded down: where the mantissa's range begins."""
+    return ((fmt.bias - 1) << fmt.mantissa) + int((math.sqrt(2.0) - 1.0) * 2.0**fmt.mantissa)
+
+
+def exponent_and_fraction(fmt: Format, x: Expr, subnormal: bool = True) -> tuple[Expr, Expr]:
+    """e (a float) and 1 + f of positive finite x; `subnormal`: x may be below the normal range."""
+    one, root = fmt.bias << fmt.mantissa, _root_half(fmt)
+    offset = fmt.round_magic + fmt.bias
+    shift = fmt.number(offset)
+    if subnormal:
+        small = less(x, fmt.smallest_normal)
+        x = select(small, x * 2.0 ** (fmt.mantissa + 1), x)
+        shift = select(small, fmt.number(offset + fmt.mantissa + 1), shift)
+    # Moved by 1 - sqrt(1/2) in bits, the exponent field is bias + e, and the mantissa field is what 1 + f has above sqrt(1/2).
+    word = word_of(fmt, x) + (one - root)
+    fraction = float_of(fmt, (word & ((1 << fmt.mantissa) - 1)) + root)
+    exponent = float_of(fmt, shift_right(word, fmt.mantissa) + ((fmt.bias + fmt.mantissa) << fmt.mantissa | 1 << (fmt.mantissa - 1)))
+    return exponent - shift, fraction
+
+
+def _special(fmt: Format, x: Expr, result: Expr) -> Expr:
+    """`result` for 0 < x < infinity; -infinity at 0, NaN below, x at infinity and for NaN."""
+    below = select(equal(x, 0.0), fmt.number(-math.inf), fmt.number(math.nan))
+    return select(less_equal(x, 0.0), below, select(less(x, math.inf), result, x))
+
+
+def _tail(fmt: Format, f: Expr) -> Expr:
+    """log(1 + f) - f."""
+    return mul(f, f) * horner(f, fmt.table["log"])
+
+
+def _sum(fmt: Format, e: Expr, f: Expr) -> Expr:
+    """e ln 2 + log(1 + f)."""
+    low = fma(e, fmt.part("ln2", 1), _tail(fmt, f))
+    return fma(e, fmt.part("ln2"), f + low)
+
+
+def log(fmt: Format, x: Expr) -> Expr:
+    e, m = exponent_and_fraction(fmt, x)
+    return _special(fmt, x, _sum(fmt, e, m - 1.0))
+
+
+def log2(fmt: Format, x: Expr) -> Expr:
+    e, m = exponent_and_fraction(fmt, x)
+    f = m - 1.0
+    scale, scale_low = fmt.part("log2e"), fmt.part("log2e", 1)
+    low = fma(_tail(fmt, f), scale, f * scale_low)
+    return _special(fmt, x, e + fma(f, scale, low))
