@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.graph.node import Value
+from tilewright.graph.node import Operator, Value
 from tilewright.graph.ops import (
     Binary,
     BindSize,
@@ -23,6 +23,7 @@ from tilewright.graph.ops import (
     Gather,
     Iota,
     Reduce,
+    RefineShape,
     Reshape,
     Select,
     SizeValue,
@@ -83,16 +84,20 @@ class ContentsAnalysis:
 
     def of(self, value: Value) -> Contents | None:
         """What the tensor holds: an object array of its shape with an Expr (int64, or bool for bool tensors) for each element, or None."""
-        if value in self.known:
-            return self.known[value]
-        self.known[value] = None
-        shape = static_shape(value.type.shape)
-        small = shape is not None and int(np.prod(shape, dtype=np.int64)) <= MAX_ELEMENTS
-        result = self._compute(value) if small and _followed(value.type.dtype) else None
-        if result is not None:
-            result = _map(lambda e: simplify(e), result)
-        self.known[value] = result
-        return result
+        stack = [value]
+        while stack:
+            current = stack[-1]
+            if current in self.known:
+                stack.pop()
+                continue
+            followed = _is_small(current) and _followed(current.type.dtype)
+            missing = [v for v in current.node.inputs if v not in self.known] if followed and _is_transparent(current.op) else []
+            if missing:
+                stack.extend(missing)
+                continue
+            result = self._compute(current) if followed else None
+            self.known[current] = None if result is None else _map(simplify, result)
+        return self.known[value]
 
     def scalar(self, value: Value) -> Expr | None:
         """The single element of a one-element tensor."""
@@ -102,7 +107,7 @@ class ContentsAnalysis:
     def _inputs(self, value: Value) -> list[Contents] | None:
         found = []
         for operand in value.node.inputs:
-            contents = self.of(operand)
+            contents = self.known.get(operand)
             if contents is None:
                 return None
             found.append(contents)
@@ -137,31 +142,46 @@ class ContentsAnalysis:
                 c, a, b = np.broadcast_arrays(*operands)
                 picked = [ex.select(p, x, y) for p, x, y in zip(c.flat, a.flat, b.flat, strict=True)]
                 return _from_list(picked, c.shape)
-            case Reshape() | BroadcastTo():
+            case Reshape() | RefineShape() | BroadcastTo():
                 target = static_shape(value.type.shape) or ()
-                return operands[0].reshape(target) if isinstance(op, Reshape) else np.broadcast_to(operands[0], target)
+                return np.broadcast_to(operands[0], target) if isinstance(op, BroadcastTo) else operands[0].reshape(target)
             case Transpose():
                 return operands[0].transpose(op.perm)
             case Concat():
                 return np.concatenate(operands, axis=op.axis)
-            case Slice():
+            case Slice() if all(start.is_const for start in op.starts):
                 index = np.ix_(*[_positions(s, n, k) for s, n, k in zip(op.starts, op.sizes, op.steps, strict=True)])
-                return operands[0][index]
+                return _as_array(operands[0][index])
             case Gather():
                 indices = operands[1]
                 if all(e.is_const for e in indices.flat):
-                    return np.take(operands[0], _map(lambda e: e.value, indices).astype(np.int64), axis=op.axis)
+                    return _as_array(np.take(operands[0], _map(lambda e: e.value, indices).astype(np.int64), axis=op.axis))
             case Reduce() if op.fn in _REDUCE and operands[0].size:
                 combined = np.frompyfunc(_REDUCE[op.fn], 2, 1)
-                reduced = operands[0]
+                reduced: Any = operands[0]
                 for axis in sorted(op.axes, reverse=True):
                     reduced = combined.reduce(reduced, axis=axis, keepdims=op.keepdims)
-                return np.asarray(reduced, dtype=object) if isinstance(reduced, np.ndarray) else _array(reduced)
+                return _as_array(reduced)
         return None
+
+
+def _is_small(value: Value) -> bool:
+    shape = static_shape(value.type.shape)
+    return shape is not None and int(np.prod(shape, dtype=np.int64)) <= MAX_ELEMENTS
+
+
+def _is_transparent(op: Operator) -> bool:
+    """Whether the contents of the result follow from those of the operands."""
+    return isinstance(op, Unary | Binary | Select | Cast | Reshape | RefineShape | BroadcastTo | Transpose | Concat | Slice | Gather | Reduce)
 
 
 def _positions(start: Expr, count: Expr, step: int) -> list[int]:
     return [int(start.value) + i * step for i in range(int(count.value))]
+
+
+def _as_array(found: Any) -> Contents:
+    """NumPy answers elements, not arrays, where the rank is 0."""
+    return found if isinstance(found, np.ndarray) else _array(found)
 
 
 def _array(e: Expr) -> Contents:

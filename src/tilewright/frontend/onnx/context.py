@@ -5,6 +5,7 @@ Importers are functions `(ctx) -> Value | Sequence[Value | None]`, listed in eac
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -53,7 +54,7 @@ class ModelState:
     contents: ContentsAnalysis = field(default_factory=ContentsAnalysis)
     fresh: dict[str, int] = field(default_factory=dict)
 
-    def fresh_size(self, name: str, lo: int = 0, hi: int | None = None) -> Expr:
+    def fresh_size(self, name: str, lo: int | None = 0, hi: int | None = None) -> Expr:
         """A new named size; `name` is made an identifier and unique."""
         base = "".join(c if c.isalnum() else "_" for c in name) or "size"
         base = base if not base[0].isdigit() else f"n{base}"
@@ -214,6 +215,13 @@ class NodeContext:
             raise ModelError(f"{self.op_type}: axis {axis} is out of range for rank {rank}", where=self.where)
         return axis + rank if axis < 0 else axis
 
+    def seed(self) -> int:
+        """The seed of a random operator: its attribute, or a number that only this node has."""
+        given = self.attribute("seed")
+        if given is None:
+            return zlib.crc32(self.where.encode())
+        return int(given) if float(given).is_integer() else int(np.float32(given).view(np.uint32))
+
     # ---- tensors that hold sizes
 
     def constant_of(self, index: int) -> Array | None:
@@ -239,7 +247,7 @@ class NodeContext:
         """What an integer tensor holds, as expressions; None when it is known only at run time."""
         return self.state.contents.of(value)
 
-    def as_size(self, value: Value, name: str = "", lo: int = 0) -> Expr:
+    def as_size(self, value: Value, name: str = "", lo: int | None = 0) -> Expr:
         """The number in a one-element integer tensor as an expression; a size is bound at run time when it is not known."""
         known = self.state.contents.scalar(value)
         if known is not None:
@@ -258,7 +266,7 @@ class NodeContext:
         self.state.contents.known[scalar] = flat
         return bound
 
-    def as_sizes(self, value: Value, name: str = "", lo: int = 0) -> tuple[Expr, ...]:
+    def as_sizes(self, value: Value, name: str = "", lo: int | None = 0) -> tuple[Expr, ...]:
         """The numbers in a rank-1 integer tensor as expressions; those not known are bound at run time."""
         known = self.contents(value)
         if known is not None:
@@ -297,6 +305,10 @@ class NodeContext:
 
     def size_scalar(self, dim: Expr) -> Value:
         return self.constant(np.int64(dim.value)) if dim.is_const else self.one(SizeValue(dim))
+
+    def size_number(self, dim: Expr, dtype: DType) -> Value:
+        """A size as a scalar of another dtype."""
+        return self.constant(dim.value, dtype) if dim.is_const else self.cast(self.size_scalar(dim), dtype)
 
     # ---- dims that the model asserts to be equal
 

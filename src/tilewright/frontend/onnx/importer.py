@@ -49,8 +49,8 @@ class GraphImporter:
     def initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
         for tensor in graph.initializer:
             scope[tensor.name] = self.state.g.one(Constant(ConstantData(self.state.model.tensor(tensor))))
-        if graph.sparse_initializer:
-            raise ModelError("sparse initializers are not supported", where=graph.name or self.state.model.source)
+        for sparse in graph.sparse_initializer:
+            scope[sparse.values.name] = self.state.g.one(Constant(ConstantData(self.state.model.dense(sparse))))
 
     def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
         defined = {name for node in nodes for name in node.output if name}

@@ -86,6 +86,20 @@ class LoadedModel:
             return array
         return array if array.dtype == dtype.numpy else array.view(dtype.numpy) if array.itemsize == dtype.bytes else array.astype(dtype.numpy)
 
+    def dense(self, sparse: onnx.SparseTensorProto) -> Array:
+        """The value of a sparse tensor: indices are flat positions, or one row of coordinates for each value."""
+        values, indices = self.tensor(sparse.values), self.tensor(sparse.indices)
+        shape = tuple(sparse.dims)
+        result = np.zeros(shape, values.dtype)
+        try:
+            if indices.ndim == 1:
+                result.reshape(-1)[indices] = values
+            else:
+                result[tuple(indices.T)] = values
+        except (IndexError, ValueError) as error:
+            raise ModelError(f"sparse tensor '{sparse.values.name}' is malformed: {error}", where=self.source) from None
+        return result
+
     def _view(self, data: memoryview, offset: int, length: int, dtype: DType, shape: tuple[int, ...], name: str) -> Array:
         count = int(np.prod(shape, dtype=np.int64)) if shape else 1
         needed = (count * dtype.bits + 7) // 8

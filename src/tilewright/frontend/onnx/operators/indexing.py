@@ -1,7 +1,17 @@
-"""Importers of ONNX operators: indexing."""
+"""Importers of gather and scatter operators."""
 
 from __future__ import annotations
 
-from tilewright.frontend.onnx.context import Table
+from tilewright.frontend.onnx.context import NodeContext, Table
+from tilewright.graph.node import Value
+from tilewright.graph.ops import Gather
 
-IMPORTERS: Table = {}
+
+def gather(ctx: NodeContext) -> Value:
+    x, indices = ctx.input(0), ctx.input(1)
+    return ctx.one(Gather(ctx.axis(ctx.attribute("axis", 0), x.type.rank)), x, indices)
+
+
+IMPORTERS: Table = {
+    ("", "Gather"): gather,
+}

@@ -1,0 +1,130 @@
+"""Importers of convolutions: Conv, ConvTranspose, Col2Im."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.frontend.onnx.context import NodeContext, Table
+from tilewright.frontend.onnx.sizes import same_padding
+from tilewright.graph.node import Value
+from tilewright.graph.ops import Convolution, ConvolutionTranspose
+from tilewright.graph.shapes import canonical
+from tilewright.ir.dtypes import DType
+from tilewright.ir.expr import Expr, const
+from tilewright.ir.types import Shape, as_shape
+from tilewright.support.errors import ModelError
+
+Padding = tuple[tuple[Expr, ...], tuple[Expr, ...]]
+
+
+def spatial(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:
+    """A per-axis attribute, 1 for each axis when left out."""
+    given = ctx.attribute(name) or [1] * count
+    if len(given) != count:
+        raise ModelError(f"{ctx.op_type}: '{name}' has {len(given)} numbers for {count} spatial axes", where=ctx.where)
+    return tuple(given)
+
+
+def padding(ctx: NodeContext, dims: Shape, window: Shape, strides: tuple[int, ...], dilations: tuple[int, ...]) -> Padding:
+    """The padding before and after each spatial axis, from `pads` or `auto_pad`."""
+    mode = ctx.attribute("auto_pad", "NOTSET")
+    if mode in ("SAME_UPPER", "SAME_LOWER"):
+        pairs = [same_padding(d, w, s, k, mode == "SAME_UPPER") for d, w, s, k in zip(dims, window, strides, dilations, strict=True)]
+        return tuple(low for low, _ in pairs), tuple(high for _, high in pairs)
+    pads = ctx.attribute("pads") if mode == "NOTSET" else None
+    count = len(dims)
+    pads = pads or [0] * (2 * count)
+    if len(pads) != 2 * count:
+        raise ModelError(f"{ctx.op_type}: 'pads' has {len(pads)} numbers for {count} spatial axes", where=ctx.where)
+    return as_shape(pads[:count]), as_shape(pads[count:])
+
+
+def convolve(ctx: NodeContext, x: Value, w: Value, dtype: DType) -> Value:
+    """x [N, C, *S] with w [O, C/groups, *K] by the node's attributes."""
+    count = x.type.rank - 2
+    if count < 1 or w.type.rank != x.type.rank:
+        raise ModelError(f"{ctx.op_type} of {x.type!r} with weights {w.type!r}", where=ctx.where, why="both have the same rank, at least 3")
+    strides, dilations = spatial(ctx, "strides", count), spatial(ctx, "dilations", count)
+    low, high = padding(ctx, x.shape[2:], w.shape[2:], strides, dilations)
+    groups = ctx.attribute("group", 1)
+    x = ctx.refine(x, (x.shape[0], canonical(w.shape[1] * groups), *x.shape[2:])) if not x.shape[1].is_const else x
+    return ctx.one(Convolution(strides, dilations, low, high, groups, dtype), x, w)
+
+
+def with_bias(ctx: NodeContext, value: Value, bias: Value | None) -> Value:
+    """A bias [C] added along axis 1."""
+    if bias is None:
+        return value
+    return ctx.binary("add", value, ctx.reshape(bias, (*bias.shape, *[1] * (value.type.rank - 2))))
+
+
+def conv(ctx: NodeContext) -> Value:
+    x, w = ctx.input(0), ctx.input(1)
+    return with_bias(ctx, convolve(ctx, x, w, x.type.dtype), ctx.optional(2))
+
+
+def conv_transpose(ctx: NodeContext) -> Value:
+    """`output_shape` and `auto_pad` decide the padding so that the result has the wanted size."""
+    x, w = ctx.input(0), ctx.input(1)
+    count = x.type.rank - 2
+    strides, dilations = spatial(ctx, "strides", count), spatial(ctx, "dilations", count)
+    extra = list(ctx.attribute("output_padding") or [0] * count)
+    mode = ctx.attribute("auto_pad", "NOTSET")
+    asked = ctx.attribute("output_shape")
+    if asked:
+        wanted: tuple[Expr, ...] | None = as_shape(asked[-count:])
+    else:
+        same = mode in ("SAME_UPPER", "SAME_LOWER")
+        wanted = tuple(dim * stride for dim, stride in zip(x.shape[2:], strides, strict=True)) if same else None
+    if wanted is None:
+        low, high = padding(ctx, x.shape[2:], w.shape[2:], strides, dilations)
+    else:
+        before, after = [], []
+        for axis, size in enumerate(wanted):
+            span = (w.shape[2 + axis] - 1) * dilations[axis] + 1
+            total = canonical((x.shape[2 + axis] - 1) * strides[axis] + extra[axis] + span - size)
+            if total.is_const and total.value < 0:
+                extra[axis] -= int(total.value)
+                total = const(0)
+            half = total // 2
+            first, last = (half, total - half) if mode == "SAME_UPPER" else (total - half, half)
+            before.append(canonical(first))
+            after.append(canonical(last))
+        low, high = tuple(before), tuple(after)
+    op = ConvolutionTranspose(strides, dilations, low, high, tuple(extra), ctx.attribute("group", 1), x.type.dtype)
+    return with_bias(ctx, ctx.one(op, x, w), ctx.optional(2))
+
+
+def col2im(ctx: NodeContext) -> Value:
+    """Columns [N, C*prod(block), L] added up into images: a transposed convolution whose weights place each row of a block."""
+    x = ctx.input(0)
+    image = ctx.as_sizes(ctx.input(1))
+    block = [int(n) for n in ctx.require_constant(2, "block shape").tolist()]
+    count = len(block)
+    strides, dilations = spatial(ctx, "strides", count), spatial(ctx, "dilations", count)
+    low, high = padding(ctx, image, as_shape(block), strides, dilations)
+    taps = int(np.prod(block))
+    if not x.shape[1].is_const:
+        raise ModelError("Col2Im with a symbolic number of channels", where=ctx.where)
+    channels = int(x.shape[1].value) // taps
+    dims = [
+        canonical((size + a + b - (k - 1) * d - 1) // s + 1)
+        for size, a, b, k, d, s in zip(image, low, high, block, dilations, strides, strict=True)
+    ]
+    weights = np.tile(np.eye(taps).reshape(taps, 1, *block), (channels, *[1] * (count + 1)))
+    missing = [
+        canonical(size - ((n - 1) * s - a - b + (k - 1) * d + 1))
+        for size, n, a, b, k, d, s in zip(image, dims, low, high, block, dilations, strides, strict=True)
+    ]
+    if not all(m.is_const for m in missing):
+        raise ModelError("Col2Im with a symbolic image that strides do not divide", where=ctx.where)
+    extra = tuple(int(m.value) for m in missing)
+    op = ConvolutionTranspose(strides, dilations, low, high, extra, channels, x.type.dtype)
+    return ctx.one(op, ctx.reshape(x, (x.shape[0], x.shape[1], *dims)), ctx.constant(weights, x.type.dtype))
+
+
+IMPORTERS: Table = {
+    ("", "Conv"): conv,
+    ("", "ConvTranspose"): conv_transpose,
+    ("", "Col2Im"): col2im,
+}

@@ -1,0 +1,358 @@
+"""Importers of operators that move elements: reshape, transpose, slice, concatenate, pad, tile and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.frontend.onnx.context import NodeContext, Table
+from tilewright.frontend.onnx.operators.elementwise import ones_like
+from tilewright.frontend.onnx.sizes import ceil_quotient, quotient, slice_bounds
+from tilewright.graph.node import Value
+from tilewright.graph.ops import Concat, Iota, Pad, RandomUniform, Slice
+from tilewright.graph.shapes import canonical, counts_equal, dims_equal, is_one
+from tilewright.ir import dtypes
+from tilewright.ir import expr as ex
+from tilewright.ir.expr import Expr, const
+from tilewright.ir.types import product
+from tilewright.support.errors import ModelError
+
+
+def identity(ctx: NodeContext) -> Value:
+    return ctx.input(0)
+
+
+def reshape(ctx: NodeContext) -> Value:
+    """0 copies the input's dim (unless allowzero), -1 takes what is left."""
+    x = ctx.input(0)
+    wanted = ctx.as_sizes(ctx.input(1))
+    return reshape_to(ctx, x, wanted, keep_zero=bool(ctx.attribute("allowzero", 0)))
+
+
+def reshape_to(ctx: NodeContext, x: Value, wanted: Sequence[Expr], keep_zero: bool = False) -> Value:
+    dims: list[Expr] = []
+    free: int | None = None
+    for axis, dim in enumerate(wanted):
+        if dim.is_const and dim.value == 0 and not keep_zero:
+            if axis >= x.type.rank:
+                raise ModelError(f"Reshape copies dim {axis} of a tensor of rank {x.type.rank}", where=ctx.where)
+            dims.append(x.shape[axis])
+        elif dim.is_const and dim.value == -1:
+            if free is not None:
+                raise ModelError("Reshape has two dims of -1", where=ctx.where)
+            free = axis
+            dims.append(const(1))
+        else:
+            dims.append(dim)
+    if free is not None:
+        rest = [dim for axis, dim in enumerate(dims) if axis != free]
+        dims[free], exact = quotient(x.shape, rest)
+        if not exact:
+            x = _with_count(ctx, x, dims)
+        return ctx.reshape(x, dims)
+    if counts_equal(x.shape, dims) is None:
+        return _reshape_unproved(ctx, x, dims)
+    return ctx.reshape(x, dims)
+
+
+def _with_count(ctx: NodeContext, x: Value, dims: Sequence[Expr]) -> Value:
+    """`x`, flat when need be, with its number of elements asserted to be that of `dims`."""
+    if counts_equal(x.shape, dims):
+        return x
+    flat = ctx.reshape(x, (canonical(product(x.shape)),))
+    return ctx.refine(flat, (canonical(product(tuple(dims))),))
+
+
+def _reshape_unproved(ctx: NodeContext, x: Value, dims: Sequence[Expr]) -> Value:
+    """The counts cannot be compared: one symbolic dim is inferred, and then asserted to be what the model says."""
+    for axis in reversed(range(len(dims))):
+        if dims[axis].is_const:
+            continue
+        inferred, exact = quotient(x.shape, [dim for other, dim in enumerate(dims) if other != axis])
+        if exact:
+            shaped = ctx.reshape(x, [inferred if other == axis else dim for other, dim in enumerate(dims)])
+            return ctx.refine(shaped, dims)
+    return ctx.reshape(_with_count(ctx, x, dims), dims)
+
+
+def flatten(ctx: NodeContext) -> Value:
+    x = ctx.input(0)
+    axis = ctx.attribute("axis", 1)
+    axis = axis if axis == x.type.rank else ctx.axis(axis, x.type.rank)
+    return ctx.reshape(x, (canonical(product(x.shape[:axis])), canonical(product(x.shape[axis:]))))
+
+
+def transpose(ctx: NodeContext) -> Value:
+    x = ctx.input(0)
+    perm = ctx.attribute("perm") or list(reversed(range(x.type.rank)))
+    return ctx.transpose(x, perm)
+
+
+def expand(ctx: NodeContext) -> Value:
+    return expand_to(ctx, ctx.input(0), ctx.as_sizes(ctx.input(1)))
+
+
+def expand_to(ctx: NodeContext, x: Value, wanted: Sequence[Expr]) -> Value:
+    """Broadcast in both directions: a size of 1 keeps the input's dim."""
+    rank = max(x.type.rank, len(wanted))
+    own = [const(1)] * (rank - x.type.rank) + list(x.shape)
+    asked = [const(1)] * (rank - len(wanted)) + list(wanted)
+    target, refined = [], []
+    for mine, size in zip(own, asked, strict=True):
+        if is_one(size) or dims_equal(mine, size):
+            target.append(mine)
+            refined.append(mine)
+        elif is_one(mine):
+            target.append(size)
+            refined.append(mine)
+        else:
+            target.append(mine if mine.is_const else size)
+            refined.append(mine if mine.is_const else size)
+    x = ctx.refine(x, refined[rank - x.type.rank :])
+    return ctx.broadcast(x, target)
+
+
+def concat(ctx: NodeContext) -> Value:
+    values = [ctx.input(index) for index in range(len(ctx.inputs))]
+    axis = ctx.axis(ctx.require("axis"), values[0].type.rank)
+    return join(ctx, values, axis)
+
+
+def join(ctx: NodeContext, values: Sequence[Value], axis: int) -> Value:
+    """Concatenation; the other axes are asserted to be equal."""
+    if len(values) == 1:
+        return values[0]
+    shape = list(values[0].shape)
+    for value in values[1:]:
+        if value.type.rank == len(shape):
+            shape = [b if b.is_const and not a.is_const else a for a, b in zip(shape, value.shape, strict=True)]
+    same = [v if v.type.rank != len(shape) else ctx.refine(v, [*shape[:axis], v.shape[axis], *shape[axis + 1 :]]) for v in values]
+    return ctx.one(Concat(axis), *same)
+
+
+def split(ctx: NodeContext) -> list[Value]:
+    """Sizes are an attribute before opset 13, then an input; without sizes the axis is cut evenly, the last part taking what is left."""
+    x = ctx.input(0)
+    axis = ctx.axis(ctx.attribute("axis", 0), x.type.rank)
+    given = ctx.attribute("split") if ctx.version < 13 else None
+    if given is not None:
+        sizes = [const(n) for n in given]
+    elif ctx.has(1):
+        sizes = list(ctx.as_sizes(ctx.input(1)))
+    else:
+        count = ctx.attribute("num_outputs", ctx.output_count)
+        dim = x.shape[axis]
+        each = ceil_quotient(dim, count)
+        sizes = [each] * (count - 1) + [canonical(dim - each * (count - 1))]
+        if not dim.is_const:
+            exact, divides = quotient([dim], [const(count)])
+            if divides or ctx.version < 18:
+                sizes = [exact] * count
+    starts = [const(0)]
+    for size in sizes:
+        starts.append(canonical(starts[-1] + size))
+    return [ctx.slice_axis(x, axis, start, size) for start, size in zip(starts, sizes, strict=False)]
+
+
+def slice_(ctx: NodeContext) -> Value:
+    """Attributes before opset 10, then inputs, which may be computed."""
+    x = ctx.input(0)
+    rank = x.type.rank
+    if ctx.version < 10:
+        starts = [const(n) for n in ctx.require("starts")]
+        ends = [const(n) for n in ctx.require("ends")]
+        axes: Sequence[int] = ctx.attribute("axes") or range(len(starts))
+        steps = [1] * len(starts)
+    else:
+        starts, ends = list(ctx.as_sizes(ctx.input(1), lo=None)), list(ctx.as_sizes(ctx.input(2), lo=None))
+        axes = ctx.require_constant(3, "list of axes").tolist() if ctx.has(3) else range(len(starts))
+        steps = ctx.require_constant(4, "list of steps").tolist() if ctx.has(4) else [1] * len(starts)
+    first, sizes, strides = [const(0)] * rank, list(x.shape), [1] * rank
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = ctx.axis(axis, rank)
+        if step == 0:
+            raise ModelError("Slice with a step of 0", where=ctx.where)
+        first[axis], sizes[axis] = slice_bounds(start, end, step, x.shape[axis])
+        strides[axis] = step
+    if all(dims_equal(a, b) for a, b in zip(sizes, x.shape, strict=True)) and all(step == 1 for step in strides):
+        return x
+    return ctx.one(Slice(tuple(first), tuple(sizes), tuple(strides)), x)
+
+
+def pad(ctx: NodeContext) -> Value:
+    x = ctx.input(0)
+    rank = x.type.rank
+    mode = ctx.attribute("mode", "constant")
+    if ctx.version < 11:
+        amounts = [const(n) for n in ctx.require("pads")]
+        value = ctx.scalar_like(ctx.attribute("value", 0.0), x)
+    else:
+        amounts = list(ctx.as_sizes(ctx.input(1), lo=None))
+        value = ctx.number(ctx.input(2)) if ctx.has(2) else ctx.scalar_like(0, x)
+    axes = [ctx.axis(axis, rank) for axis in ctx.require_constant(3, "list of axes").tolist()] if ctx.has(3) else list(range(rank))
+    if len(amounts) != 2 * len(axes):
+        raise ModelError(f"Pad has {len(amounts)} amounts for {len(axes)} axes", where=ctx.where, why="it takes two for each axis")
+    low, high = [const(0)] * rank, [const(0)] * rank
+    for position, axis in enumerate(axes):
+        low[axis], high[axis] = amounts[position], amounts[position + len(axes)]
+    return ctx.one(Pad(tuple(low), tuple(high), mode), x, ctx.cast(value, x.type.dtype))
+
+
+def axes_argument(ctx: NodeContext, index: int, input_since: int) -> list[int] | None:
+    """Axes that are an attribute before an opset and an input from then on; None when not given."""
+    if ctx.version < input_since:
+        found: list[int] | None = ctx.attribute("axes")
+        return found
+    if not ctx.has(index):
+        return None
+    axes: list[int] = ctx.require_constant(index, "list of axes").reshape(-1).tolist()
+    return axes
+
+
+def squeeze(ctx: NodeContext) -> Value:
+    x = ctx.input(0)
+    axes = axes_argument(ctx, 1, 13)
+    if axes is None:
+        chosen = {axis for axis, dim in enumerate(x.shape) if is_one(dim)}
+    else:
+        chosen = {ctx.axis(axis, x.type.rank) for axis in axes}
+    for axis in chosen:
+        if x.shape[axis].is_const and not is_one(x.shape[axis]):
+            raise ModelError(f"Squeeze of axis {axis}, whose size is {x.shape[axis]!r}", where=ctx.where)
+    x = ctx.refine(x, [const(1) if axis in chosen else dim for axis, dim in enumerate(x.shape)])
+    return ctx.reshape(x, [dim for axis, dim in enumerate(x.shape) if axis not in chosen])
+
+
+def unsqueeze(ctx: NodeContext) -> Value:
+    x = ctx.input(0)
+    axes = axes_argument(ctx, 1, 13)
+    if axes is None:
+        raise ModelError("Unsqueeze lacks its axes", where=ctx.where)
+    rank = x.type.rank + len(axes)
+    chosen = {ctx.axis(axis, rank) for axis in axes}
+    if len(chosen) != len(axes):
+        raise ModelError(f"Unsqueeze names an axis twice: {axes}", where=ctx.where)
+    rest = iter(x.shape)
+    return ctx.reshape(x, [const(1) if axis in chosen else next(rest) for axis in range(rank)])
+
+
+def tile(ctx: NodeContext) -> Value:
+    """Each repeated axis [d] becomes [1, d], is broadcast to [r, d] and joined to [r*d]."""
+    return tile_by(ctx, ctx.input(0), ctx.as_sizes(ctx.input(1)))
+
+
+def tile_by(ctx: NodeContext, x: Value, repeats: Sequence[Expr]) -> Value:
+    if len(repeats) != x.type.rank:
+        raise ModelError(f"Tile has {len(repeats)} repeats for a tensor of rank {x.type.rank}", where=ctx.where)
+    if all(is_one(n) for n in repeats):
+        return x
+    apart: list[Expr] = []
+    spread: list[Expr] = []
+    joined: list[Expr] = []
+    for dim, count in zip(x.shape, repeats, strict=True):
+        if not is_one(count) and not is_one(dim):
+            apart.append(const(1))
+            spread.append(count)
+        apart.append(dim)
+        spread.append(count if is_one(dim) else dim)
+        joined.append(canonical(dim * count))
+    return ctx.reshape(ctx.broadcast(ctx.reshape(x, apart), spread), joined)
+
+
+def depth_to_space(ctx: NodeContext) -> Value:
+    """[N, C*b*b, H, W] to [N, C, H*b, W*b]; DCR has the block positions before the channels, CRD after."""
+    x, block = ctx.input(0), ctx.require("blocksize")
+    n, c, *space = x.shape
+    dims = len(space)
+    depth, _ = quotient([c], [const(block**dims)])
+    blocks = [const(block)] * dims
+    if ctx.attribute("mode", "DCR") == "DCR":
+        split_shape = [n, *blocks, depth, *space]
+        first, channel = 1, dims + 1
+    else:
+        split_shape = [n, depth, *blocks, *space]
+        first, channel = 2, 1
+    perm = [0, channel]
+    for axis in range(dims):
+        perm += [dims + 2 + axis, first + axis]
+    moved = ctx.transpose(ctx.reshape(x, split_shape), perm)
+    return ctx.reshape(moved, [n, depth, *(canonical(d * block) for d in space)])
+
+
+def space_to_depth(ctx: NodeContext) -> Value:
+    x, block = ctx.input(0), ctx.require("blocksize")
+    n, c, *space = x.shape
+    dims = len(space)
+    small = [quotient([d], [const(block)])[0] for d in space]
+    split_shape: list[Expr] = [n, c]
+    for dim in small:
+        split_shape += [dim, const(block)]
+    inner, outer = [3 + 2 * axis for axis in range(dims)], [2 + 2 * axis for axis in range(dims)]
+    if ctx.attribute("mode", "DCR") == "CRD":
+        perm = [0, 1, *inner, *outer]
+    else:
+        perm = [0, *inner, 1, *outer]
+    moved = ctx.transpose(ctx.reshape(x, split_shape), perm)
+    return ctx.reshape(moved, [n, canonical(c * block**dims), *small])
+
+
+def trilu(ctx: NodeContext) -> Value:
+    """Keeps the elements with column - row >= k (upper) or <= k (lower)."""
+    x = ctx.input(0)
+    if x.type.rank < 2:
+        raise ModelError(f"Trilu of a tensor of rank {x.type.rank}", where=ctx.where)
+    rows, columns = x.shape[-2:]
+    row = ctx.reshape(ctx.one(Iota(rows, dtypes.int64)), (rows, 1))
+    if ctx.has(1):
+        row = ctx.binary("add", row, ctx.number(ctx.input(1)))
+    column = ctx.one(Iota(columns, dtypes.int64))
+    kept = ctx.binary("greater_equal" if ctx.attribute("upper", 1) else "less_equal", column, row)
+    return ctx.select(kept, x, ctx.scalar_like(0, x))
+
+
+def dropout(ctx: NodeContext) -> list[Value]:
+    """The identity, unless opset 12's training_mode is a true constant; the mask is then drawn at random."""
+    x = ctx.input(0)
+    ratio = ctx.input(1) if ctx.version >= 12 and ctx.has(1) else ctx.constant(np.float32(ctx.attribute("ratio", 0.5)))
+    training = ctx.version >= 12 and ctx.has(2) and bool(ctx.require_constant(2, "training mode").reshape(-1)[0])
+    if not training:
+        return [x, ones_like(ctx, x)] if ctx.wants(1) else [x]
+    ratio = ctx.number(ctx.cast(ratio, dtypes.float32))
+    uniform = ctx.one(RandomUniform(x.shape, dtypes.float32, 0.0, 1.0, ctx.seed()))
+    kept = ctx.binary("greater_equal", uniform, ratio)
+    scale = ctx.cast(ctx.unary("reciprocal", ctx.binary("sub", ctx.constant(np.float32(1)), ratio)), x.type.dtype)
+    return [ctx.select(kept, ctx.binary("mul", x, scale), ctx.scalar_like(0, x)), kept]
+
+
+def center_crop_pad(ctx: NodeContext) -> Value:
+    """Each axis cut or padded with zeros around its centre to the given size; the odd element is cut or added after."""
+    x = ctx.input(0)
+    axes = [ctx.axis(axis, x.type.rank) for axis in ctx.attribute("axes") or range(x.type.rank)]
+    low, high = [const(0)] * x.type.rank, [const(0)] * x.type.rank
+    for axis, target in zip(axes, ctx.as_sizes(ctx.input(1)), strict=True):
+        missing = target - x.shape[axis]
+        before = ex.select(missing < 0, -(-missing // 2), missing // 2)
+        low[axis], high[axis] = canonical(before), canonical(missing - before)
+    return ctx.one(Pad(tuple(low), tuple(high), "constant"), x, ctx.scalar_like(0, x))
+
+
+IMPORTERS: Table = {
+    ("", "Identity"): identity,
+    ("", "Reshape"): reshape,
+    ("", "Flatten"): flatten,
+    ("", "Transpose"): transpose,
+    ("", "Expand"): expand,
+    ("", "Concat"): concat,
+    ("", "Split"): split,
+    ("", "Slice"): slice_,
+    ("", "Pad"): pad,
+    ("", "Squeeze"): squeeze,
+    ("", "Unsqueeze"): unsqueeze,
+    ("", "Tile"): tile,
+    ("", "DepthToSpace"): depth_to_space,
+    ("", "SpaceToDepth"): space_to_depth,
+    ("", "Trilu"): trilu,
+    ("", "Dropout"): dropout,
+    ("", "CenterCropPad"): center_crop_pad,
+}

@@ -1,0 +1,130 @@
+"""Importers of reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tilewright.frontend.onnx.context import Importer, NodeContext, Table
+from tilewright.frontend.onnx.operators.movement import axes_argument
+from tilewright.graph.node import Value
+from tilewright.graph.ops import ArgReduce, Iota
+from tilewright.graph.shapes import canonical
+from tilewright.ir import dtypes
+from tilewright.ir.types import product
+
+AXES_ARE_INPUTS_SINCE = {"ReduceSum": 13}  # the others: 18
+
+
+def reduced_axes(ctx: NodeContext) -> tuple[tuple[int, ...], bool]:
+    """The axes to reduce (all when none are given, unless noop_with_empty_axes), and keepdims."""
+    rank = ctx.input(0).type.rank
+    axes = axes_argument(ctx, 1, AXES_ARE_INPUTS_SINCE.get(ctx.op_type, 18))
+    if not axes:
+        axes = [] if ctx.attribute("noop_with_empty_axes", 0) else list(range(rank))
+    return tuple(sorted({ctx.axis(axis, rank) for axis in axes})), bool(ctx.attribute("keepdims", 1))
+
+
+def mean_over(ctx: NodeContext, x: Value, axes: Iterable[int], keepdims: bool = True) -> Value:
+    """The mean along axes; halves are summed in float32, integers divide truncating."""
+    chosen = tuple(axes)
+    if not chosen:
+        return x
+    dtype = x.type.dtype
+    wide = ctx.cast(x, dtypes.float32) if dtype.is_float and dtype.bits < 32 else x
+    count = ctx.size_number(canonical(product([x.shape[axis] for axis in chosen])), wide.type.dtype)
+    return ctx.cast(ctx.binary("div", ctx.reduce("sum", wide, chosen, keepdims), count), dtype)
+
+
+def _plain(fn: str) -> Importer:
+    def importer(ctx: NodeContext) -> Value:
+        axes, keepdims = reduced_axes(ctx)
+        x = ctx.input(0)
+        if x.type.dtype is dtypes.bool_:
+            return ctx.reduce({"max": "any", "min": "all"}.get(fn, fn), x, axes, keepdims)
+        return ctx.reduce(fn, x, axes, keepdims)
+
+    return importer
+
+
+def _mapped(before: Callable[[NodeContext, Value], Value], after: str | None = None) -> Importer:
+    """A sum of mapped elements, with a function of the sum."""
+
+    def importer(ctx: NodeContext) -> Value:
+        axes, keepdims = reduced_axes(ctx)
+        total = ctx.reduce("sum", before(ctx, ctx.input(0)), axes, keepdims)
+        if after is None:
+            return total
+        dtype = total.type.dtype
+        return ctx.unary(after, total) if dtype.is_float else ctx.cast(ctx.unary(after, ctx.cast(total, dtypes.float64)), dtype)
+
+    return importer
+
+
+def _square(ctx: NodeContext, x: Value) -> Value:
+    return ctx.binary("mul", x, x)
+
+
+def _magnitude(ctx: NodeContext, x: Value) -> Value:
+    return x if x.type.dtype.kind == "uint" else ctx.unary("abs", x)
+
+
+def reduce_mean(ctx: NodeContext) -> Value:
+    axes, keepdims = reduced_axes(ctx)
+    return mean_over(ctx, ctx.input(0), axes, keepdims)
+
+
+def reduce_log_sum_exp(ctx: NodeContext) -> Value:
+    """The greatest element is taken out before exponentiating, so that nothing overflows."""
+    axes, keepdims = reduced_axes(ctx)
+    given = ctx.input(0)
+    x = given if given.type.dtype.is_float else ctx.cast(given, dtypes.float64)
+    greatest = ctx.reduce("max", x, axes)
+    greatest = ctx.select(ctx.unary("isinf", greatest), ctx.scalar_like(0, x), greatest)
+    total = ctx.reduce("sum", ctx.unary("exp", ctx.binary("sub", x, greatest)), axes)
+    result = ctx.binary("add", ctx.unary("log", total), greatest)
+    if not keepdims:
+        result = ctx.reshape(result, [dim for axis, dim in enumerate(result.shape) if axis not in axes])
+    return ctx.cast(result, given.type.dtype)
+
+
+def _position(fn: str) -> Importer:
+    def importer(ctx: NodeContext) -> Value:
+        x = ctx.input(0)
+        axis = ctx.axis(ctx.attribute("axis", 0), x.type.rank)
+        return ctx.one(ArgReduce(fn, axis, bool(ctx.attribute("keepdims", 1)), bool(ctx.attribute("select_last_index", 0))), x)
+
+    return importer
+
+
+def hardmax(ctx: NodeContext) -> Value:
+    """1 at the first greatest element along the axis, 0 elsewhere; before opset 13 over all axes from it."""
+    x = ctx.input(0)
+    if ctx.version < 13:
+        axis = ctx.axis(ctx.attribute("axis", 1), x.type.rank)
+        rows = ctx.reshape(x, (canonical(product(x.shape[:axis])), canonical(product(x.shape[axis:]))))
+        return ctx.reshape(_one_hot_of_greatest(ctx, rows, 1), x.shape)
+    return _one_hot_of_greatest(ctx, x, ctx.axis(ctx.attribute("axis", -1), x.type.rank))
+
+
+def _one_hot_of_greatest(ctx: NodeContext, x: Value, axis: int) -> Value:
+    at = ctx.one(ArgReduce("max", axis, True, False), x)
+    steps = ctx.one(Iota(x.shape[axis], dtypes.int64))
+    placed = ctx.reshape(steps, [x.shape[axis] if i == axis else 1 for i in range(x.type.rank)])
+    return ctx.cast(ctx.binary("equal", placed, at), x.type.dtype)
+
+
+IMPORTERS: Table = {
+    ("", "ReduceSum"): _plain("sum"),
+    ("", "ReduceProd"): _plain("prod"),
+    ("", "ReduceMax"): _plain("max"),
+    ("", "ReduceMin"): _plain("min"),
+    ("", "ReduceMean"): reduce_mean,
+    ("", "ReduceL1"): _mapped(_magnitude),
+    ("", "ReduceL2"): _mapped(_square, "sqrt"),
+    ("", "ReduceSumSquare"): _mapped(_square),
+    ("", "ReduceLogSum"): _mapped(lambda ctx, x: x, "log"),
+    ("", "ReduceLogSumExp"): reduce_log_sum_exp,
+    ("", "ArgMax"): _position("max"),
+    ("", "ArgMin"): _position("min"),
+    ("", "Hardmax"): hardmax,
+}

@@ -1,0 +1,101 @@
+"""Importers of operators that make tensors from sizes, or sizes from tensors, and of constants."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.frontend.onnx.context import NodeContext, Table
+from tilewright.graph.node import Value
+from tilewright.graph.ops import BindSize, Iota
+from tilewright.graph.shapes import canonical
+from tilewright.ir import dtypes
+from tilewright.ir import expr as ex
+from tilewright.ir.expr import Expr
+from tilewright.ir.types import product
+from tilewright.support.errors import ModelError
+
+
+def shape(ctx: NodeContext) -> Value:
+    """The dims from `start` to `end` (opset 15), which count from the end when negative and are clamped."""
+    dims = ctx.input(0).shape[slice(ctx.attribute("start", 0), ctx.attribute("end"))]
+    return ctx.size_tensor(dims)
+
+
+def size(ctx: NodeContext) -> Value:
+    return ctx.size_scalar(canonical(product(ctx.input(0).shape)))
+
+
+def constant_of_shape(ctx: NodeContext) -> Value:
+    value = ctx.attribute("value")
+    filling = ctx.constant(np.zeros((), np.float32) if value is None else np.asarray(value).reshape(()))
+    return ctx.broadcast(filling, ctx.as_sizes(ctx.input(0)))
+
+
+def range_(ctx: NodeContext) -> Value:
+    """start, start + delta, ... before `limit`. The length is bound at run time when the limits are computed."""
+    start, limit, delta = (ctx.number(ctx.input(index)) for index in range(3))
+    dtype = start.type.dtype
+    length = _range_length(ctx, start, limit, delta)
+    steps = ctx.one(Iota(length, dtype))
+    if ctx.constant_of(2) is None or ctx.constant_of(2) != 1:
+        steps = ctx.binary("mul", steps, delta)
+    first = ctx.constant_of(0)
+    return steps if first is not None and first == 0 else ctx.binary("add", steps, start)
+
+
+def _range_length(ctx: NodeContext, start: Value, limit: Value, delta: Value) -> Expr:
+    numbers = [ctx.constant_of(index) for index in range(3)]
+    if all(n is not None for n in numbers):
+        first, last, step = (n.reshape(-1)[0].item() for n in numbers if n is not None)
+        if step == 0:
+            raise ModelError("Range with a step of 0", where=ctx.where)
+        return ex.const(max(int(np.ceil((last - first) / step)) if isinstance(step, float) else -((first - last) // step), 0))
+    known = [ctx.state.contents.scalar(value) for value in (start, limit, delta)]
+    if known[0] is not None and known[1] is not None and known[2] is not None and known[2].is_const and known[2].value != 0:
+        step = int(known[2].value)
+        span = known[1] - known[0] if step > 0 else known[0] - known[1]
+        return canonical(ex.maximum(ex.ceildiv(span, abs(step)), 0))
+    span_value = ctx.binary("sub", limit, start)
+    if start.type.dtype.is_float:
+        steps = ctx.cast(ctx.unary("ceil", ctx.binary("div", span_value, delta)), dtypes.int64)
+    else:
+        minus = ctx.binary("floordiv", ctx.binary("sub", start, limit), delta)
+        steps = ctx.unary("neg", ctx.cast(minus, dtypes.int64))
+    length = ctx.state.fresh_size(f"{ctx.node.output[0]}_length")
+    ctx.emit(BindSize(length), ctx.binary("max", steps, 0))
+    return length
+
+
+def eye_like(ctx: NodeContext) -> Value:
+    """Ones on the diagonal column - row == k."""
+    x = ctx.input(0)
+    rows, columns = x.shape
+    row = ctx.reshape(ctx.one(Iota(rows, dtypes.int64)), (rows, 1))
+    row = ctx.binary("add", row, ctx.attribute("k", 0))
+    diagonal = ctx.binary("equal", ctx.one(Iota(columns, dtypes.int64)), row)
+    return ctx.cast(diagonal, ctx.dtype_attribute("dtype", x.type.dtype))
+
+
+def constant(ctx: NodeContext) -> Value:
+    names = ("value", "value_float", "value_floats", "value_int", "value_ints", "value_string", "value_strings", "sparse_value")
+    for name in names:
+        value = ctx.attribute(name)
+        if value is None:
+            continue
+        if name == "sparse_value":
+            return ctx.constant(ctx.state.model.dense(value))
+        if name == "value":
+            return ctx.constant(value)
+        kind = np.float32 if "float" in name else np.int64 if "int" in name else np.object_
+        return ctx.constant(np.array(value, kind))
+    raise ModelError("Constant without a value", where=ctx.where)
+
+
+IMPORTERS: Table = {
+    ("", "Shape"): shape,
+    ("", "Size"): size,
+    ("", "ConstantOfShape"): constant_of_shape,
+    ("", "Range"): range_,
+    ("", "EyeLike"): eye_like,
+    ("", "Constant"): constant,
+}
