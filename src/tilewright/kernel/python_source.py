@@ -120,7 +120,7 @@ class _Emitter:
         for position, buffer in enumerate(kernel.params):
             place = self._declare(buffer, initialised=position < len(kernel.inputs))
             self._line(f"{place.name} = buffers[{position}]")
-        self.private = _private_scratch(kernel)
+        self.private = private_scratch(kernel)
         placed_inside = {buffer for buffers in self.private.values() for buffer in buffers}
         for buffer in kernel.scratch:
             if buffer not in placed_inside:
@@ -595,7 +595,7 @@ def _written(stmt: Stmt) -> frozenset[Buffer]:
     return frozenset().union(*(_written(child) for child in children(stmt)))
 
 
-def _private_scratch(kernel: Kernel) -> dict[int, list[Buffer]]:
+def private_scratch(kernel: Kernel) -> dict[int, list[Buffer]]:
     """For each parallel or vectorized loop, by its number in program order, the kernel's scratch that is used nowhere but in it."""
     paths: dict[Buffer, tuple[int, ...]] = {}
     wanted = set(kernel.scratch)

@@ -54,7 +54,7 @@ def format_kernel(kernel: Kernel) -> str:
 def excerpt(kernel: Kernel, stmt: Stmt | None, around: int = 2) -> str:
     """The lines of the script around the first occurrence of a statement (around the header for None), that line marked by `>`."""
     printer = _Printer().kernel(kernel)
-    at = 0 if stmt is None else printer.line_of.get(stmt, 0)
+    at = printer.line_of.get(stmt, 1) if stmt is not None else 1  # line 1 is the header
     first, last = max(0, at - around), min(len(printer.lines), at + around + 1)
     shown = textwrap.dedent("\n".join(printer.lines[first:last])).splitlines()
     return "\n".join(f"{'>' if first + n == at else ' '} {line}" for n, line in enumerate(shown))
