@@ -60,7 +60,7 @@ def linear(e: Expr) -> Linear:
 
 def to_expr(form: Linear) -> Expr:
     """The canonical expression of a polynomial: `i * 64 + j * 8 - k + 3`."""
-    terms = sorted(form.terms.items(), key=_term_order)
+    terms = sorted_terms(form)
     head = next((n for n, (_, coefficient) in enumerate(terms) if coefficient > 0), None)
     constant = form.constant
     if head is None:
@@ -76,6 +76,11 @@ def to_expr(form: Linear) -> Expr:
     return result
 
 
+def sorted_terms(form: Linear) -> list[tuple[Monomial, int]]:
+    """The terms in canonical order: highest degree first, then largest coefficient, then by name."""
+    return sorted(form.terms.items(), key=_term_order)
+
+
 def add_scaled(a: Linear, b: Linear, factor: int = 1) -> Linear:
     """a + factor * b"""
     if not b.terms:
@@ -86,7 +91,7 @@ def add_scaled(a: Linear, b: Linear, factor: int = 1) -> Linear:
         if total:
             terms[atoms] = total
         else:
-            del terms[atoms]
+            terms.pop(atoms, None)
     return Linear(a.constant + factor * b.constant, terms)
 
 
@@ -177,7 +182,7 @@ def affine_in(e: Expr, variables: Collection[Expr]) -> tuple[dict[Expr, Expr], E
         if len(own) > 1 or any(a not in wanted and depends_on(a, wanted) for a in atoms):
             return None
         owner = own[0] if own else None
-        parts[owner][without(atoms, (owner,)) or () if owner else atoms] = c
+        parts[owner][atoms if owner is None else without(atoms, (owner,)) or ()] = c
     rest = to_expr(Linear(form.constant, parts.pop(None)))
     return {v: to_expr(Linear(terms.pop((), 0), terms)) for v, terms in parts.items() if v is not None}, rest
 

@@ -1,0 +1,195 @@
+"""What is known where an expression stands, and the proofs of inequalities that follow from it.
+
+Known are the intervals of nodes (`env`), the extents of loop variables, which may be symbolic (`0 <= i < N // 8`), the ranges
+declared by sizes, and what the operators themselves imply (`8 * (N // 8) <= N`, `min(a, b) <= a`). To prove that a polynomial is not
+negative, atoms are replaced one at a time by the bound that makes it smallest, until interval arithmetic decides: Fourier-Motzkin
+elimination with symbolic coefficients, directed by the signs instead of by pairs. Sound, not complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tilewright.ir import dtypes
+from tilewright.ir.affine import Linear, Monomial, add_scaled, known_divisor, linear, multiply, order_key, scale, shift, without
+from tilewright.ir.bounds import Interval, bounds, intersect, linear_bounds
+from tilewright.ir.expr import Expr, Op
+
+# Replacements that one proof may try.
+_FUEL = 48
+_EXPLAINED = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.MIN, Op.MAX, Op.SELECT})
+
+
+class Facts:
+    """Intervals and extents, with memoised bounds. `extents` maps a variable to the extent E of `0 <= variable < E`, outer loops first."""
+
+    __slots__ = ("env", "extents", "ranges")
+
+    def __init__(self, env: Mapping[Expr, Interval], extents: Mapping[Expr, Expr]) -> None:
+        self.env: dict[Expr, Interval] = dict(env)
+        self.extents: dict[Expr, Linear] = {v: linear(extent) for v, extent in extents.items()}
+        self.ranges: dict[Expr, Interval] = {}
+        for v, extent in extents.items():
+            hi = bounds(extent, self.env).hi
+            own = Interval(0, None if hi is None else hi - 1)
+            self.env[v] = intersect(self.env[v], own) if v in self.env else own
+
+    def bounds(self, e: Expr) -> Interval:
+        return bounds(e, self.env, self.ranges)
+
+    def interval(self, form: Linear) -> Interval:
+        return linear_bounds(form, self.env, self.ranges)
+
+    def nonnegative(self, form: Linear) -> bool:
+        """Whether the polynomial is certainly >= 0."""
+        lo = self.interval(form).lo
+        if lo is not None and lo >= 0:
+            return True
+        return self._search(form, [_FUEL])
+
+    def less_equal(self, a: Expr, b: Expr, gap: int = 0) -> bool:
+        """Whether a + gap <= b certainly holds, for integers of one dtype."""
+        if a.dtype is dtypes.int64:
+            return self.nonnegative(shift(add_scaled(linear(b), linear(a), -1), -gap))
+        hi, lo = self.bounds(a).hi, self.bounds(b).lo
+        return hi is not None and lo is not None and hi + gap <= lo
+
+    def holds(self, condition: Expr) -> bool:
+        """Whether the condition is certainly true."""
+        op, args = condition.op, condition.args
+        if op is Op.CONST:
+            return bool(condition.attr)
+        if op is Op.AND:
+            return self.holds(args[0]) and self.holds(args[1])
+        if op is Op.OR:
+            return self.holds(args[0]) or self.holds(args[1])
+        if args and args[0].dtype.is_integer:
+            a, b = args[0], args[-1]
+            if op is Op.LE or op is Op.LT:
+                return self.less_equal(a, b, 1 if op is Op.LT else 0)
+            if op is Op.EQ:
+                return self.less_equal(a, b) and self.less_equal(b, a)
+            if op is Op.NE:
+                return self.less_equal(a, b, 1) or self.less_equal(b, a, 1)
+        return self.bounds(condition).lo == 1
+
+    def quotient(self, form: Linear, divisor: Expr) -> int | None:
+        """The integer k with form // divisor == k, if it is certain that there is one."""
+        if divisor.op is Op.CONST:
+            c = int(divisor.attr)
+            lo, hi = self.interval(form)
+            return lo // c if c > 0 and lo is not None and hi is not None and lo // c == hi // c else None
+        d = linear(divisor)
+        for k in (0, -1):
+            above = add_scaled(form, d, -k)
+            if self.nonnegative(above) and self.nonnegative(shift(add_scaled(d, above, -1), -1)):
+                return k
+        return None
+
+    def divides(self, divisor: int, form: Linear) -> bool:
+        """Whether every value of the polynomial is a multiple of `divisor`."""
+        return form.constant % divisor == 0 and known_divisor(form) % divisor == 0
+
+    def _search(self, form: Linear, fuel: list[int]) -> bool:
+        for atom in self._eliminable(form):
+            for alternative in self._replacements(form, atom):
+                fuel[0] -= 1
+                if fuel[0] < 0:
+                    return False
+                if all(self._decide(smaller, fuel) for smaller in alternative):
+                    return True
+        return False
+
+    def _decide(self, form: Linear, fuel: list[int]) -> bool:
+        lo, hi = self.interval(form)
+        if lo is not None and lo >= 0:
+            return True
+        return (hi is None or hi >= 0) and self._search(form, fuel)
+
+    def _eliminable(self, form: Linear) -> list[Expr]:
+        """Atoms about which more is known than an interval: operators from the outside in, then variables of inner loops first."""
+        atoms = {atom: None for monomial in form.terms for atom in monomial}
+        operators = [a for a in atoms if a.op in _EXPLAINED]
+        operators.sort(key=lambda a: (-len(order_key(a)), order_key(a)))
+        symbolic = {atom for monomial in form.terms if len(monomial) > 1 for atom in monomial}
+        variables = [a for a in atoms if a.op is Op.VAR and ((a in self.extents and self.extents[a].terms) or a in symbolic)]
+        inner_first = {v: n for n, v in enumerate(self.extents)}
+        variables.sort(key=lambda a: (-inner_first.get(a, -1), order_key(a)))
+        return operators + variables
+
+    def _replacements(self, form: Linear, atom: Expr) -> Iterator[tuple[Linear, ...]]:
+        """Alternatives for proving `form` >= 0; of each, all polynomials must be >= 0."""
+        factor, rest = _split(form, atom)
+        if factor is None:
+            return
+        lo, hi = self.interval(factor)
+        if lo is not None and lo >= 0:
+            yield from self._from_below(factor, rest, atom)
+        elif hi is not None and hi <= 0:
+            yield from self._from_above(factor, rest, atom)
+
+    def _from_below(self, factor: Linear, rest: Linear, atom: Expr) -> Iterator[tuple[Linear, ...]]:
+        """factor >= 0: the atom is replaced by something not above it."""
+        args = atom.args
+        if atom.op is Op.FLOORDIV and self.less_equal_constant(1, args[1]):
+            c = linear(args[1])
+            low = shift(add_scaled(linear(args[0]), c, -1), 1)  # c * (x // c) >= x - c + 1
+            yield _combine(_times(rest, c), factor, low)
+        elif atom.op is Op.MAX:
+            yield from (_combine(rest, factor, linear(a)) for a in args)
+        elif atom.op in (Op.MIN, Op.SELECT):
+            yield _combine(rest, factor, linear(args[-2])) + _combine(rest, factor, linear(args[-1]))
+        bound = self.bounds(atom).lo
+        if bound is not None:
+            yield _combine(rest, factor, Linear(bound, {}))
+
+    def _from_above(self, factor: Linear, rest: Linear, atom: Expr) -> Iterator[tuple[Linear, ...]]:
+        """factor <= 0: the atom is replaced by something not below it."""
+        args = atom.args
+        if atom.op is Op.VAR and atom in self.extents:
+            yield _combine(rest, factor, shift(self.extents[atom], -1))
+        elif atom.op is Op.FLOORDIV and self.less_equal_constant(1, args[1]):
+            yield _combine(_times(rest, linear(args[1])), factor, linear(args[0]))  # c * (x // c) <= x
+        elif atom.op is Op.FLOORMOD and self.less_equal_constant(1, args[1]):
+            yield _combine(rest, factor, shift(linear(args[1]), -1))
+            if self.less_equal_constant(0, args[0]):
+                yield _combine(rest, factor, linear(args[0]))
+        elif atom.op is Op.MIN:
+            yield from (_combine(rest, factor, linear(a)) for a in args)
+        elif atom.op in (Op.MAX, Op.SELECT):
+            yield _combine(rest, factor, linear(args[-2])) + _combine(rest, factor, linear(args[-1]))
+        bound = self.bounds(atom).hi
+        if bound is not None:
+            yield _combine(rest, factor, Linear(bound, {}))
+
+    def less_equal_constant(self, least: int, e: Expr) -> bool:
+        """Whether least <= e by its interval alone."""
+        lo = self.bounds(e).lo
+        return lo is not None and least <= lo
+
+
+def _split(form: Linear, atom: Expr) -> tuple[Linear | None, Linear]:
+    """(factor, rest) with form = factor * atom + rest, or (None, ...) when the atom also occurs in another way."""
+    factor: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for atoms, coefficient in form.terms.items():
+        other = without(atoms, (atom,))
+        if other is None:
+            rest[atoms] = coefficient
+        elif atom in other:
+            return None, form
+        else:
+            factor[other] = coefficient
+    return Linear(factor.pop((), 0), factor), Linear(form.constant, rest)
+
+
+def _times(a: Linear | None, b: Linear) -> Linear | None:
+    return None if a is None else scale(a, b.constant) if not b.terms else multiply(a, b)
+
+
+def _combine(rest: Linear | None, factor: Linear, value: Linear) -> tuple[Linear, ...]:
+    """(rest + factor * value,); when the product is too large to expand, a polynomial that is not >= 0."""
+    product = _times(factor, value)
+    if rest is None or product is None:
+        return (Linear(-1, {}),)
+    return (add_scaled(rest, product),)

@@ -1,0 +1,41 @@
+"""Proofs about expressions, for schedule legality and guard removal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from tilewright.ir.bounds import Interval
+from tilewright.ir.expr import TRUE, Expr, ExprLike, equal, less, less_equal
+from tilewright.ir.simplify import simplify
+
+_NOTHING: Mapping[Expr, Interval] = MappingProxyType({})
+_NO_EXTENTS: Mapping[Expr, Expr] = MappingProxyType({})
+
+
+def prove(condition: Expr, env: Mapping[Expr, Interval] = _NOTHING, extents: Mapping[Expr, Expr] = _NO_EXTENTS) -> bool:
+    """True only if `condition` certainly holds for all values of its variables; False says nothing.
+
+    env: intervals of variables. extents: `0 <= v < extents[v]` with an extent that may be symbolic, outer loops first:
+    `prove(i * 8 + j < N, {}, {i: N // 8, j: const(8)})`.
+    """
+    return simplify(condition, env, extents) is TRUE
+
+
+def prove_equal(a: ExprLike, b: ExprLike, env: Mapping[Expr, Interval] = _NOTHING, extents: Mapping[Expr, Expr] = _NO_EXTENTS) -> bool:
+    """Whether two expressions certainly have one value."""
+    return a is b or prove(equal(a, b), env, extents)
+
+
+def in_range(index: Expr, extent: Expr, env: Mapping[Expr, Interval] = _NOTHING, extents: Mapping[Expr, Expr] = _NO_EXTENTS) -> bool:
+    """Whether 0 <= index < extent certainly holds."""
+    return prove(less_equal(0, index), env, extents) and prove(less(index, extent), env, extents)
+
+
+def equal_dims(a: Sequence[ExprLike] | ExprLike, b: Sequence[ExprLike] | ExprLike) -> bool:
+    """Whether two dims, or two whole shapes, are equal for all sizes."""
+    if isinstance(a, Sequence) or isinstance(b, Sequence):
+        if not (isinstance(a, Sequence) and isinstance(b, Sequence) and len(a) == len(b)):
+            return False
+        return all(prove_equal(x, y) for x, y in zip(a, b, strict=True))
+    return prove_equal(a, b)
