@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright.graph.ops.scalars import arithmetic_dtype
+from tilewright.graph.shapes import is_zero
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, cast, const
-from tilewright.kernel.builder import KernelBuilder, Tensor
+from tilewright.kernel.builder import COMBINERS, KernelBuilder, Tensor
 
 
 def rounded(k: KernelBuilder, name: str, accumulated: Tensor, dtype: DType) -> Tensor:
@@ -15,6 +16,18 @@ def rounded(k: KernelBuilder, name: str, accumulated: Tensor, dtype: DType) -> T
     if accumulated.dtype is dtype:
         return accumulated
     return k.compute(name, accumulated.shape, lambda *i: cast(dtype, accumulated[i]))
+
+
+def reduce_block(
+    k: KernelBuilder, name: str, shape: Sequence[Expr], extents: Sequence[Expr], value: Callable[..., Expr], combiner: str
+) -> Tensor:
+    """A reduction, or a plain block when there is no axis to reduce or an axis is known to be empty."""
+    if not extents:
+        return k.compute(name, shape, value)
+    if any(is_zero(extent) for extent in extents):
+        dtype = value(*(const(0) for _ in (*shape, *extents))).dtype
+        return k.compute(name, shape, lambda *i: COMBINERS[combiner].identity(dtype))
+    return k.reduce(name, shape, extents, value, combiner)
 
 
 class AxisReader:
@@ -57,7 +70,5 @@ class AxisReader:
 
 
 def reduce_axes(k: KernelBuilder, name: str, x: AxisReader, combiner: str, value: Callable[[Expr], Expr] = lambda e: e) -> Tensor:
-    """A reduction of value(x) over the reader's axes, in the arithmetic dtype; a plain block when there is no axis."""
-    if not x.axes:
-        return k.compute(name, x.kept, lambda *i: value(x.read(i, ())))
-    return k.reduce(name, x.kept, x.extents, lambda *i: value(x.read(*x.split(i))), combiner)
+    """A reduction of value(x) over the reader's axes, in the arithmetic dtype."""
+    return reduce_block(k, name, x.kept, x.extents, lambda *i: value(x.read(*x.split(i))), combiner)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright.graph.node import Array, Operator
-from tilewright.graph.ops.blocks import rounded
+from tilewright.graph.ops.blocks import reduce_block, rounded
 from tilewright.graph.ops.elementwise import expect_inputs
 from tilewright.graph.ops.scalars import arithmetic_dtype
 from tilewright.graph.shapes import dims_equal, format_shape
@@ -107,7 +107,7 @@ class Contract(Operator):
 
         shape = [dims[letter] for letter in letters.result]
         extents = [dims[letter] for letter in letters.reduced]
-        result = k.reduce("contract", shape, extents, value, "sum") if extents else k.compute("contract", shape, value)
+        result = reduce_block(k, "contract", shape, extents, value, "sum")
         return (rounded(k, "contract_result", result, self.dtype),)
 
 

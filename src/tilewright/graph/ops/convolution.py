@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright.graph.node import Array, Operator
-from tilewright.graph.ops.blocks import rounded
+from tilewright.graph.ops.blocks import reduce_block, rounded
 from tilewright.graph.ops.elementwise import expect_inputs
 from tilewright.graph.ops.padding import pad_array, pad_block, window_views, windowed_dim
 from tilewright.graph.ops.scalars import arithmetic_dtype
@@ -122,7 +122,7 @@ class Convolution(Operator):
 
         # One channel in each group: a reduction axis of extent 1 would only be in the way of schedules.
         extents = w.shape[2:] if depthwise else w.shape[1:]
-        result = k.reduce("convolution", shape, extents, value, "sum")
+        result = reduce_block(k, "convolution", shape, extents, value, "sum")
         return (rounded(k, "convolution_result", result, self.dtype),)
 
 
@@ -234,7 +234,7 @@ class ConvolutionTranspose(Operator):
             return cast(accumulator, padded[(n, channel, *source)]) * cast(accumulator, kernel[(channel, own, *phase, *tap)])
 
         phases = tuple(const(stride) for stride in self.strides) if phased else ()
-        result = k.reduce("convolution_transpose", (*shape[:2], *blocks, *phases), (channels, *taps), value, "sum")
+        result = reduce_block(k, "convolution_transpose", (*shape[:2], *blocks, *phases), (channels, *taps), value, "sum")
         if phased:
             result = self._interleaved(k, result, shape, first)
         return (rounded(k, "convolution_result", result, self.dtype),)

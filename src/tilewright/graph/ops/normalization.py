@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright.graph.node import Array, GraphBuilder, Operator, Value
+from tilewright.graph.ops.blocks import reduce_block
 from tilewright.graph.ops.compose import binary, cast, mean, reshape, unary, widen
 from tilewright.graph.ops.elementwise import expect_inputs, expect_kind
 from tilewright.graph.ops.padding import pad_block
@@ -109,7 +110,7 @@ def _normalized(
 
     means: Tensor | None = None
     if centered:
-        total = k.reduce("total", how.groups, how.members, lambda *i: read(i), "sum")
+        total = reduce_block(k, "total", how.groups, how.members, lambda *i: read(i), "sum")
         means = k.compute("mean", how.groups, lambda *i: total[i] / count)
 
     def deviation(value: Expr, group: Index) -> Expr:
@@ -119,7 +120,7 @@ def _normalized(
         d = deviation(read(i), i[:rank])
         return d * d
 
-    squares = k.reduce("squares", how.groups, how.members, square, "sum")
+    squares = reduce_block(k, "squares", how.groups, how.members, square, "sum")
     inverse = k.compute("inverse", how.groups, lambda *i: call("rsqrt", squares[i] / count + const(epsilon, wide)))
 
     def result(*i: Expr) -> Expr:
