@@ -4,7 +4,7 @@ from tilewright.graph.node import Operator
 from tilewright.graph.ops.activation import Gelu, HardSwish, Softplus
 from tilewright.graph.ops.attention import Attention
 from tilewright.graph.ops.contraction import Contract
-from tilewright.graph.ops.control import Call, If, Loop
+from tilewright.graph.ops.control import Call, If, Loop, branch, scan
 from tilewright.graph.ops.convolution import Convolution, ConvolutionTranspose
 from tilewright.graph.ops.detection import NonMaxSuppression, non_max_suppression
 from tilewright.graph.ops.elementwise import Binary, Bitcast, Cast, Select, Unary
@@ -13,6 +13,7 @@ from tilewright.graph.ops.indexing import Gather, GatherElements, GatherNd, Scat
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
 from tilewright.graph.ops.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, Lrn, RmsNorm
 from tilewright.graph.ops.ordering import CumulativeScan, ReverseSequence, Sort, TopK
+from tilewright.graph.ops.recurrent import Gru, Lstm, Rnn, activation
 from tilewright.graph.ops.reduction import ArgReduce, Reduce
 from tilewright.graph.ops.selection import NonZeroIndices, Unique, compress, nonzero, unique
 from tilewright.graph.ops.softmax import LogSoftmax, Softmax
@@ -34,6 +35,7 @@ OPERATORS: dict[str, type[Operator]] = {
         TopK, Sort, CumulativeScan, ReverseSequence,
         NonZeroIndices, Unique,
         NonMaxSuppression,
+        Lstm, Gru, Rnn,
     )
 }  # fmt: skip
 
@@ -61,6 +63,7 @@ __all__ = [
     "GatherNd",
     "Gelu",
     "GroupNorm",
+    "Gru",
     "HardSwish",
     "If",
     "InstanceNorm",
@@ -69,6 +72,7 @@ __all__ = [
     "LogSoftmax",
     "Loop",
     "Lrn",
+    "Lstm",
     "MaxPoolIndices",
     "NonMaxSuppression",
     "NonZeroIndices",
@@ -80,6 +84,7 @@ __all__ = [
     "Reshape",
     "ReverseSequence",
     "RmsNorm",
+    "Rnn",
     "ScatterElements",
     "ScatterNd",
     "Select",
@@ -93,9 +98,12 @@ __all__ = [
     "Unary",
     "Unique",
     "WindowReduce",
+    "activation",
+    "branch",
     "compress",
     "constant",
     "non_max_suppression",
     "nonzero",
+    "scan",
     "unique",
 ]

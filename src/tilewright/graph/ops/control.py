@@ -87,7 +87,7 @@ def merge_types(then_branch: Function, else_branch: Function, fresh: Sequence[Ex
     differing = differing_dims(then_branch, else_branch)
     names = dict(zip(differing, fresh, strict=False))
     types = tuple(
-        TensorType(a.type.dtype, tuple(names.get((i, axis), const(0)) if (i, axis) in differing else dim for axis, dim in enumerate(a.shape)))
+        TensorType(a.type.dtype, tuple(names.get((i, x), const(0)) if (i, x) in differing else dim for x, dim in enumerate(a.shape)))
         for i, a in enumerate(then_branch.results)
     )
     return types, len(differing)
@@ -225,15 +225,16 @@ def scan(
     the first.
     """
     counter = size(counter_name, 0)
+    outside, g = g, GraphBuilder(origin=g.origin)  # what binds a size outside is no part of the body
     params = [_parameter(g, f"{counter_name}_{kind}{i}", v) for kind, vs in _groups(carried, sequences, captures) for i, v in enumerate(vs)]
     mine, rest = params[: len(carried)], params[len(carried) :]
     position = length - 1 - counter if reverse else counter
     items = [_item(g, sequence, position) for sequence in rest[: len(sequences)]]
     after, outputs = body(g, mine, items, rest[len(sequences) :])
     function = Function(f"{counter_name}_body", tuple(params), (*after, *outputs))
-    results = g.emit(Loop(function, len(carried), counter, length), *carried, *sequences, *captures)
+    results = outside.emit(Loop(function, len(carried), counter, length), *carried, *sequences, *captures)
     stacked = results[len(carried) :]
-    return results[: len(carried)], tuple(_reversed(g, value) for value in stacked) if reverse else stacked
+    return results[: len(carried)], tuple(_reversed(outside, value) for value in stacked) if reverse else stacked
 
 
 def _groups(carried: Sequence[Value], sequences: Sequence[Value], captures: Sequence[Value]) -> list[tuple[str, Sequence[Value]]]:
