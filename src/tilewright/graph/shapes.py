@@ -5,18 +5,18 @@ Two dims are equal when they are the same expression after simplification; nothi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-from tilewright.ir.affine import linear, to_expr
+from tilewright.ir.affine import linear
 from tilewright.ir.expr import Expr, Op, const
+from tilewright.ir.simplify import simplify
 from tilewright.ir.types import Shape, product
 from tilewright.support.errors import TypeRuleError
 
 
 def canonical(dim: Expr) -> Expr:
     """The dim in the form under which equal dims are the same object."""
-    return dim if dim.is_const or dim.op is Op.VAR else to_expr(linear(dim))
+    return dim if dim.is_const or dim.op is Op.VAR else simplify(dim)
 
 
 def canonical_shape(shape: Sequence[Expr]) -> Shape:
@@ -105,46 +105,27 @@ def normalize_axes(axes: Sequence[int], rank: int, operator: str) -> tuple[int, 
     return tuple(found)
 
 
-ProductKey = tuple[int, frozenset[tuple[Expr, int]]]
-
-
-def product_key(dims: Sequence[Expr]) -> ProductKey:
-    """A key equal for products that are equal up to the order of their factors: the constant, and the other factors with multiplicity."""
-    coefficient = 1
-    factors: Counter[Expr] = Counter()
-    stack = [canonical(dim) for dim in dims]
-    while stack:
-        factor = stack.pop()
-        if factor.is_const:
-            coefficient *= int(factor.value)
-        elif factor.op is Op.MUL:
-            stack.extend(factor.args)
-        else:
-            factors[factor] += 1
-    return (0, frozenset()) if coefficient == 0 else (coefficient, frozenset(factors.items()))
-
-
 def counts_equal(a: Sequence[Expr], b: Sequence[Expr]) -> bool | None:
     """Whether two shapes have the same number of elements; None when that cannot be decided."""
-    x, y = product_key(a), product_key(b)
-    if x == y:
+    x, y = element_count(a), element_count(b)
+    if x is y:
         return True
-    if not x[1] and not y[1]:
+    if canonical(x - y).is_const:
         return False
-    difference = canonical(product(tuple(a)) - product(tuple(b)))
-    if difference.is_const:
-        return bool(difference.value == 0)
-    return False if x[1] == y[1] else None
+    p, q = linear(x), linear(y)
+    # n * 12 and n * 13: equal only when there are no elements, which nobody means.
+    proportional = p.constant == q.constant == 0 and len(p.terms) == 1 and p.terms.keys() == q.terms.keys()
+    return False if proportional else None
 
 
 def matching_groups(a: Sequence[Expr], b: Sequence[Expr]) -> list[tuple[range, range]]:
     """The finest common grouping of two shapes with one element count: ranges of axes of `a` and of `b` whose products are equal,
     in order, covering both. [2, 3, 4] and [6, 2, 2] group as ([2, 3], [6]), ([4], [2, 2])."""
-    prefixes = {product_key(b[:j]): j for j in range(len(b), -1, -1)}
+    prefixes = {element_count(b[:j]): j for j in range(len(b), -1, -1)}
     groups: list[tuple[range, range]] = []
     i0 = j0 = 0
     for i in range(1, len(a)):
-        j = prefixes.get(product_key(a[:i]))
+        j = prefixes.get(element_count(a[:i]))
         if j is not None and j0 <= j < len(b):
             groups.append((range(i0, i), range(j0, j)))
             i0, j0 = i, j

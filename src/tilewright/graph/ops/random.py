@@ -83,9 +83,9 @@ def _unit_expression(bits: tuple[Expr, Expr], dtype: DType) -> Expr:
 def _unit_array(bits: tuple[Array, Array], dtype: DType) -> Array:
     host = dtype.numpy
     if dtype is dtypes.float32:
-        return (bits[0] >> np.uint32(8)).astype(host) * host.type(2.0**-24)
+        return np.asarray((bits[0] >> np.uint32(8)).astype(host) * host.type(2.0**-24))
     upper = (bits[0] >> np.uint32(5)).astype(host) * host.type(2.0**26)
-    return (upper + (bits[1] >> np.uint32(6)).astype(host)) * host.type(2.0**-53)
+    return np.asarray((upper + (bits[1] >> np.uint32(6)).astype(host)) * host.type(2.0**-53))
 
 
 def uniform_expression(bits: tuple[Expr, Expr], dtype: DType, low: float, high: float) -> Expr:
@@ -98,7 +98,7 @@ def uniform_array(shape: Sequence[int], dtype: DType, low: float, high: float, s
     wide = arithmetic_dtype(dtype)
     unit = _unit_array(array_bits(math.prod(shape), seed), wide)
     host = wide.numpy.type
-    return (unit * host(high - low) + host(low)).astype(dtype.numpy).reshape(shape)
+    return np.asarray((unit * host(high - low) + host(low)).astype(dtype.numpy)).reshape(shape)
 
 
 def _normal_units(bits: tuple[Any, Any], unit: Any) -> tuple[Any, Any]:
@@ -119,4 +119,5 @@ def normal_array(shape: Sequence[int], dtype: DType, mean: float, scale: float, 
     host = wide.numpy.type
     u, v = _normal_units(array_bits(math.prod(shape), seed), lambda pair: _unit_array(pair, wide))
     radius = np.sqrt(np.log(host(1.0) - u) * host(-2.0))
-    return (radius * np.cos(v * host(2.0 * math.pi)) * host(scale) + host(mean)).astype(dtype.numpy).reshape(shape)
+    normal = radius * np.cos(v * host(2.0 * math.pi)) * host(scale) + host(mean)
+    return np.asarray(normal.astype(dtype.numpy)).reshape(shape)

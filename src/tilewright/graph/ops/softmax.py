@@ -28,7 +28,7 @@ def _infer(name: str, axis: int, inputs: tuple[TensorType, ...]) -> tuple[Tensor
 
 def _shifted_array(x: Array, axis: int) -> Array:
     wide = x.astype(np.float64)
-    return wide - wide.max(axis=axis, keepdims=True, initial=-np.inf)
+    return np.asarray(wide - wide.max(axis=axis, keepdims=True, initial=-np.inf))
 
 
 def _exponentials(k: KernelBuilder, x: Tensor, axis: int) -> tuple[AxisReader, Tensor, Tensor, Tensor]:
