@@ -65,13 +65,15 @@ class ModelState:
 
 @dataclass(slots=True)
 class NodeContext:
-    """One node being imported. `inputs` has None for inputs left out; `subgraph` imports a graph attribute as a closed function."""
+    """One node being imported. `inputs` has None for inputs left out; `import_graph` imports a graph attribute as a closed function of the
+    given parameters followed by what `captured` answers; `definition` imports the node by the definition that ONNX itself gives."""
 
     node: onnx.NodeProto
     state: ModelState
     inputs: tuple[Value | None, ...]
     import_graph: Callable[[onnx.GraphProto, Sequence[Value]], Function]
     captured: Callable[[onnx.GraphProto], tuple[Value, ...]]
+    definition: Callable[[], Sequence[Value | None]]
 
     @property
     def g(self) -> GraphBuilder:
@@ -119,6 +121,10 @@ class NodeContext:
             if attribute.name == name:
                 return self._decode(attribute)
         return default
+
+    @property
+    def attribute_names(self) -> set[str]:
+        return {attribute.name for attribute in self.node.attribute}
 
     def _decode(self, attribute: onnx.AttributeProto) -> Any:
         kinds = onnx.AttributeProto

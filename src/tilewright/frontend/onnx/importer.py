@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 import onnx
 
+from tilewright.frontend.onnx.bodies import schema_function
 from tilewright.frontend.onnx.context import ModelState, NodeContext, origin_of
 from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
 from tilewright.frontend.onnx.registry import IMPORTERS
-from tilewright.graph.node import Function, Module, Parameter, Value
+from tilewright.graph.node import Function, Module, Origin, Parameter, Value
 from tilewright.graph.ops import Constant, ConstantData
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.types import TensorType
@@ -27,6 +28,7 @@ class DimRange:
     multiple: int = 1
 
 
+FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
 Scope: TypeAlias = dict[str, Value]  # the names of one graph; a subgraph's scope starts with its captures
 
 
@@ -43,8 +45,13 @@ class GraphImporter:
     """Imports one graph after another into a shared state. With `problems` a list, unsupported nodes are collected and skipped."""
 
     state: ModelState
-    functions: dict[tuple[str, str], onnx.FunctionProto]
+    functions: dict[FunctionKey, onnx.FunctionProto]
     problems: list[TilewrightError] | None = None
+    callers: tuple[str, ...] = ()  # the nodes whose functions are being imported, outermost first
+
+    def origin(self, node: onnx.NodeProto) -> Origin:
+        own = origin_of(node)
+        return Origin("/".join((*self.callers, own.name)), own.operator) if self.callers else own
 
     def initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
         for tensor in graph.initializer:
@@ -58,44 +65,33 @@ class GraphImporter:
             try:
                 self.node(node, scope, defined)
             except TilewrightError as error:
-                error = error.located(str(origin_of(node)))
+                error = error.located(str(self.origin(node)))
                 if self.problems is None:
                     raise error from error.__cause__
                 self.problems.append(error)
             except RecursionError:
-                raise ModelError("the model nests too deeply", where=str(origin_of(node))) from None
+                raise ModelError("the model nests too deeply", where=str(self.origin(node))) from None
 
     def node(self, node: onnx.NodeProto, scope: Scope, defined: set[str]) -> None:
         domain = "" if node.domain == "ai.onnx" else node.domain
-        function = self.functions.get((domain, node.op_type))
-        importer = IMPORTERS.get((domain, node.op_type))
-        if importer is None and function is None:
-            raise unsupported(node, domain, self.state)
-        inputs = []
-        for name in node.input:
-            if not name:
-                inputs.append(None)
-                continue
-            value = scope.get(name)
-            if value is None:
-                if self.problems is not None and name in defined:
-                    return  # its producer is already reported
-                why = "the nodes form a cycle or are not in topological order" if name in defined else "no node, input or initializer defines it"
-                raise GraphError(f"'{name}' is used before it is defined", why=why)
-            inputs.append(value)
-        self.state.g.origin = origin_of(node)
+        function = self.functions.get((domain, node.op_type, node.overload))
+        importer = None if function is not None else IMPORTERS.get((domain, node.op_type))
+        inputs = self.inputs(node, scope, defined)
+        if inputs is None:
+            return
+        self.state.g.origin = self.origin(node)
         if importer is not None:
             context = NodeContext(
                 node,
                 self.state,
-                tuple(inputs),
+                inputs,
                 lambda graph, params: self.subgraph(graph, scope, params),
                 lambda graph: self.captured(graph, scope),
+                lambda: self.by_definition(node, domain, inputs),
             )
             results = importer(context)
         else:
-            assert function is not None
-            results = self.call(node, function, inputs)
+            results = self.by_definition(node, domain, inputs) if function is None else self.call(node, function, inputs)
         results = (results,) if isinstance(results, Value) else tuple(results)
         for name, result in zip(node.output, results, strict=False):
             if name and result is not None:
@@ -103,17 +99,42 @@ class GraphImporter:
                     raise GraphError(f"'{name}' is defined twice")
                 scope[name] = result
 
+    def inputs(self, node: onnx.NodeProto, scope: Scope, defined: set[str]) -> tuple[Value | None, ...] | None:
+        """The values of a node's inputs; None when the producer of one is already reported as a problem."""
+        inputs: list[Value | None] = []
+        for name in node.input:
+            if not name:
+                inputs.append(None)
+                continue
+            value = scope.get(name)
+            if value is None:
+                if self.problems is not None and name in defined:
+                    return None  # its producer is already reported
+                why = "the nodes form a cycle or are not in topological order" if name in defined else "no node, input or initializer defines it"
+                raise GraphError(f"'{name}' is used before it is defined", why=why)
+            inputs.append(value)
+        return tuple(inputs)
+
+    def by_definition(self, node: onnx.NodeProto, domain: str, inputs: Sequence[Value | None]) -> list[Value | None]:
+        """The operator's results by ONNX's own definition in terms of others; UnsupportedOperatorError when there is none."""
+        function = schema_function(node, domain, self.state.opsets.get(domain, 1), inputs)
+        if function is None:
+            raise unsupported(node, domain, self.state)
+        return self.call(node, function, inputs)
+
     def call(self, node: onnx.NodeProto, function: onnx.FunctionProto, inputs: Sequence[Value | None]) -> list[Value | None]:
-        """A model-local function, imported in place."""
+        """A function, imported in place."""
         scope: Scope = {}
         for name, value in zip(function.input, inputs, strict=False):
             if value is not None:
                 scope[name] = value
         given = {attribute.name: attribute for attribute in node.attribute}
         defaults = {attribute.name: attribute for attribute in function.attribute_proto}
-        outer = dict(self.state.opsets)
+        outer, callers = dict(self.state.opsets), self.callers
         self.state.opsets.update({"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import})
+        self.callers = (*callers, origin_of(node).name)
         self.nodes([_with_attributes(inner, {**defaults, **given}) for inner in function.node], scope)
+        self.callers = callers
         self.state.opsets.clear()
         self.state.opsets.update(outer)
         return [scope.get(name) for name in function.output]
@@ -240,7 +261,7 @@ def import_model(model: LoadedModel, dims: Mapping[str, DimRange | int] | None =
     opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.proto.opset_import}
     state = ModelState(model, opsets)
     problems: list[TilewrightError] | None = [] if keep_going else None
-    functions = {(("" if f.domain == "ai.onnx" else f.domain), f.name): f for f in model.proto.functions}
+    functions = {(("" if f.domain == "ai.onnx" else f.domain), f.name, f.overload): f for f in model.proto.functions}
     importer = GraphImporter(state, functions, problems)
     graph = model.proto.graph
     scope: Scope = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.frontend.onnx.context import Table
 from tilewright.frontend.onnx.operators import (
     activation,
+    attention,
     contrib,
     control,
     convolution,
@@ -26,6 +27,7 @@ from tilewright.frontend.onnx.operators import (
 
 FAMILIES = (
     activation,
+    attention,
     contrib,
     control,
     convolution,
