@@ -15,7 +15,7 @@ from tilewright.graph.ops.control import Loop
 from tilewright.graph.ops.recurrent import Gru, Lstm, Rnn, activation
 from tilewright.support.errors import TypeRuleError
 
-T, B, I, H = 4, 3, 5, 2
+T, B, F, H = 4, 3, 5, 2
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _COMMON = ("bias", "lengths", "initial_h")
@@ -26,7 +26,7 @@ def operands(kind: str, directions: int, given: tuple[str, ...], seed: int = 0) 
     rng = np.random.default_rng(seed)
     g = GATES[kind]
     shapes = {
-        "x": (T, B, I), "w": (directions, g * H, I), "r": (directions, g * H, H), "bias": (directions, 2 * g * H),
+        "x": (T, B, F), "w": (directions, g * H, F), "r": (directions, g * H, H), "bias": (directions, 2 * g * H),
         "initial_h": (directions, B, H), "initial_c": (directions, B, H), "peephole": (directions, 3 * H),
     }  # fmt: skip
     made = {name: rng.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items() if name in ("x", "w", "r", *given)}

@@ -13,6 +13,7 @@ from tilewright.graph.ops.indexing import Gather, GatherElements, GatherNd, Scat
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
 from tilewright.graph.ops.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, Lrn, RmsNorm
 from tilewright.graph.ops.ordering import CumulativeScan, ReverseSequence, Sort, TopK
+from tilewright.graph.ops.quantization import Dequantize, DynamicQuantize, Quantize
 from tilewright.graph.ops.recurrent import Gru, Lstm, Rnn, activation
 from tilewright.graph.ops.reduction import ArgReduce, Reduce
 from tilewright.graph.ops.selection import NonZeroIndices, Unique, compress, nonzero, unique
@@ -36,6 +37,7 @@ OPERATORS: dict[str, type[Operator]] = {
         NonZeroIndices, Unique,
         NonMaxSuppression,
         Lstm, Gru, Rnn,
+        Quantize, Dequantize, DynamicQuantize,
     )
 }  # fmt: skip
 
@@ -57,6 +59,8 @@ __all__ = [
     "Convolution",
     "ConvolutionTranspose",
     "CumulativeScan",
+    "Dequantize",
+    "DynamicQuantize",
     "Fused",
     "Gather",
     "GatherElements",
@@ -77,6 +81,7 @@ __all__ = [
     "NonMaxSuppression",
     "NonZeroIndices",
     "Pad",
+    "Quantize",
     "RandomNormal",
     "RandomUniform",
     "Reduce",
