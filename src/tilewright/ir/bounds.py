@@ -210,7 +210,13 @@ def _symmetric(limit: int | None) -> Interval:
     return Interval(_negate(limit), limit)
 
 
+def _divisor(b: Interval) -> Interval:
+    """Division by zero has no value, so that an end at 0 is one further in."""
+    return Interval(1 if b.lo == 0 else b.lo, -1 if b.hi == 0 else b.hi)
+
+
 def floordiv(a: Interval, b: Interval) -> Interval:
+    b = _divisor(b)
     if b.hi is not None and b.hi < 0:
         a, b = Interval(_negate(a.hi), _negate(a.lo)), Interval(_negate(b.hi), _negate(b.lo))
     if b.lo is None or b.lo <= 0:
@@ -224,6 +230,7 @@ def floordiv(a: Interval, b: Interval) -> Interval:
 
 
 def _floormod(dividend: Expr, a: Interval, b: Interval) -> Interval:
+    b = _divisor(b)
     if b.lo is None:
         return EVERYTHING
     if b.lo <= 0:
@@ -244,6 +251,7 @@ def _floormod(dividend: Expr, a: Interval, b: Interval) -> Interval:
 
 
 def truncdiv(a: Interval, b: Interval) -> Interval:
+    b = _divisor(b)
     if b.lo is None or b.lo <= 0:
         return _symmetric(_magnitude(a))
     lo, hi = a

@@ -94,7 +94,7 @@ def bind_nested(e: Expr, facts: Facts) -> Bindings | None:
     for atoms, coefficient in dividend.terms.items():
         atom = atoms[0]
         if coefficient == 1 and len(atoms) == 1 and atom.op is Op.FLOORDIV:
-            if facts.less_equal_constant(1, atom.args[1]) and facts.less_equal_constant(1, divisor):
+            if facts.is_positive_divisor(atom.args[1]) and facts.is_positive_divisor(divisor):
                 rest = add_scaled(dividend, Linear(0, {atoms: 1}), -1)
                 if rest.is_const or (divisor.is_const and atom.args[1].is_const):
                     return {X: atom.args[0], D: atom.args[1], Y: to_expr(rest), C: divisor}
@@ -104,10 +104,10 @@ def bind_nested(e: Expr, facts: Facts) -> Bindings | None:
 def bind_modulo(e: Expr, facts: Facts) -> Bindings | None:
     """x, g, d, c of `(x % g) // c` with g == c * d; c is positive."""
     inner, divisor = e.args
-    if inner.op is not Op.FLOORMOD or not facts.less_equal_constant(1, divisor):
+    if inner.op is not Op.FLOORMOD or not facts.is_positive_divisor(divisor):
         return None
     quotient, remainder = divide(linear(inner.args[1]), linear(divisor))
-    if remainder != ZERO or not facts.less_equal_constant(1, to_expr(quotient)):
+    if remainder != ZERO or not facts.is_positive_divisor(to_expr(quotient)):
         return None
     return {X: inner.args[0], C: divisor, D: to_expr(quotient)}
 

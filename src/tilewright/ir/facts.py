@@ -31,8 +31,12 @@ class Facts:
         self.ranges: dict[Expr, Interval] = {}
         for v, extent in extents.items():
             hi = bounds(extent, self.env).hi
-            own = Interval(0, None if hi is None else hi - 1)
-            self.env[v] = intersect(self.env[v], own) if v in self.env else own
+            self._narrow(v, Interval(0, None if hi is None else hi - 1))
+            if extent.op is Op.VAR:
+                self._narrow(extent, Interval(1, None))  # where v has a value, its loop runs
+
+    def _narrow(self, v: Expr, interval: Interval) -> None:
+        self.env[v] = intersect(self.env[v], interval) if v in self.env else interval
 
     def bounds(self, e: Expr) -> Interval:
         return bounds(e, self.env, self.ranges)
@@ -98,13 +102,24 @@ class Facts:
                     return False
                 if all(self._decide(smaller, fuel) for smaller in alternative):
                     return True
-        return False
+        return any(self._decide(smaller, fuel) for smaller in self._without_extents(form, fuel))
 
     def _decide(self, form: Linear, fuel: list[int]) -> bool:
         lo, hi = self.interval(form)
         if lo is not None and lo >= 0:
             return True
         return (hi is None or hi >= 0) and self._search(form, fuel)
+
+    def _without_extents(self, form: Linear, fuel: list[int]) -> Iterator[Linear]:
+        """The polynomial less what is known to be >= 0 because a loop runs: extent - 1, where that cancels a term."""
+        for extent in self.extents.values():
+            if len(extent.terms) == 1 and extent.constant == 0 and len(next(iter(extent.terms))) == 1:
+                continue  # a size: its interval says so already
+            if any((form.terms.get(atoms, 0) > 0) == (n > 0) and atoms in form.terms for atoms, n in extent.terms.items()):
+                fuel[0] -= 1
+                if fuel[0] < 0:
+                    return
+                yield shift(add_scaled(form, extent, -1), 1)
 
     def _eliminable(self, form: Linear) -> list[Expr]:
         """Atoms about which more is known than an interval: operators from the outside in, then variables of inner loops first."""
@@ -131,7 +146,7 @@ class Facts:
     def _from_below(self, factor: Linear, rest: Linear, atom: Expr) -> Iterator[tuple[Linear, ...]]:
         """factor >= 0: the atom is replaced by something not above it."""
         args = atom.args
-        if atom.op is Op.FLOORDIV and self.less_equal_constant(1, args[1]):
+        if atom.op is Op.FLOORDIV and self.is_positive_divisor(args[1]):
             c = linear(args[1])
             low = shift(add_scaled(linear(args[0]), c, -1), 1)  # c * (x // c) >= x - c + 1
             yield _combine(_times(rest, c), factor, low)
@@ -148,11 +163,12 @@ class Facts:
         args = atom.args
         if atom.op is Op.VAR and atom in self.extents:
             yield _combine(rest, factor, shift(self.extents[atom], -1))
-        elif atom.op is Op.FLOORDIV and self.less_equal_constant(1, args[1]):
+        elif atom.op is Op.FLOORDIV and self.is_positive_divisor(args[1]):
             yield _combine(_times(rest, linear(args[1])), factor, linear(args[0]))  # c * (x // c) <= x
-        elif atom.op is Op.FLOORMOD and self.less_equal_constant(1, args[1]):
+        elif atom.op is Op.FLOORMOD and self.is_positive_divisor(args[1]):
             yield _combine(rest, factor, shift(linear(args[1]), -1))
-            if self.less_equal_constant(0, args[0]):
+            low = self.bounds(args[0]).lo
+            if low is not None and low >= 0:
                 yield _combine(rest, factor, linear(args[0]))
         elif atom.op is Op.MIN:
             yield from (_combine(rest, factor, linear(a)) for a in args)
@@ -162,10 +178,10 @@ class Facts:
         if bound is not None:
             yield _combine(rest, factor, Linear(bound, {}))
 
-    def less_equal_constant(self, least: int, e: Expr) -> bool:
-        """Whether least <= e by its interval alone."""
+    def is_positive_divisor(self, e: Expr) -> bool:
+        """Whether something that divides is positive: it is not negative, and where the division has a value, it is not 0."""
         lo = self.bounds(e).lo
-        return lo is not None and least <= lo
+        return lo is not None and lo >= 0
 
 
 def _split(form: Linear, atom: Expr) -> tuple[Linear | None, Linear]:

@@ -123,12 +123,15 @@ def _parse_text(text: str) -> ast.expr:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, column = getattr(error, "lineno", None) or 1, getattr(error, "offset", None) or 1
         raise ParseError(
-            f"`{text.strip()}` is not an expression", where=f"line {line}, column {column}", why=getattr(error, "msg", str(error))
+            f"`{_shorten(text.strip())}` is not an expression", where=f"line {line}, column {column}", why=getattr(error, "msg", str(error))
         ) from None
 
 
 def _text(node: ast.AST) -> str:
-    text = ast.unparse(node)
+    return _shorten(ast.unparse(node))
+
+
+def _shorten(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 

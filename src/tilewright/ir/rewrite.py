@@ -159,8 +159,9 @@ class Rewriter:
         whole = self.whole.get(e.op)
         result = None if whole is None else whole(self, e)
         if result is None:
-            args = tuple([self.rewrite(a) for a in e.args])
-            result = self._reduce(e) if args == e.args else self.rewrite(rebuild(e, args))
+            # Also with the same arguments: parsers build nodes that the constructors would have folded.
+            node = rebuild(e, tuple([self.rewrite(a) for a in e.args])) if e.args else e
+            result = self._reduce(e) if node is e else self.rewrite(node)
         self.memo[e] = self.memo[result] = result
         return result
 
