@@ -71,9 +71,9 @@ class _Printer:
     def kernel(self, kernel: Kernel) -> _Printer:
         decorator = "@kernel"
         title = kernel.name
-        if not _is_free_name(title):
-            title = _identifier(title)
-            decorator = f"@kernel(name={_quoted(kernel.name)})"
+        if not is_free_name(title):
+            title = identifier(title)
+            decorator = f"@kernel(name={quote(kernel.name)})"
         self.line(decorator)
         shape_sizes = free_vars(*(dim for buffer in kernel.params for dim in buffer.shape))
         declared = tuple(dict.fromkeys((*shape_sizes, *kernel.sizes)))
@@ -83,7 +83,7 @@ class _Printer:
         for buffer in kernel.params:
             name, extra = self.name(buffer, buffer.name)
             text = self.type(buffer)
-            extra = [_quoted(buffer.name)] if extra else []
+            extra = [quote(buffer.name)] if extra else []
             is_output = buffer in kernel.outputs
             if is_output or extra:
                 text = f"{'Out' if is_output else 'In'}[{', '.join([text, *extra])}]"
@@ -110,7 +110,7 @@ class _Printer:
 
     def size(self, size: Expr, in_a_shape: bool) -> None:
         info = size.attr
-        fields = [f"name={_quoted(info.name)}"] if self.names[size] != info.name else []
+        fields = [f"name={quote(info.name)}"] if self.names[size] != info.name else []
         fields += [f"lo={info.lo}"] if info.lo != 0 else []
         fields += [f"hi={info.hi}"] if info.hi is not None else []
         fields += [f"multiple={info.multiple}"] if info.multiple != 1 else []
@@ -208,7 +208,7 @@ class _Printer:
 
     def block(self, block: Block) -> None:
         with self.scope():
-            arguments = [_quoted(block.name)]
+            arguments = [quote(block.name)]
             bindings = [self.expr(binding) for binding in block.bindings]
             extents = [self.expr(it.extent) for it in block.iters]
             for position, it in enumerate(block.iters):
@@ -242,7 +242,7 @@ class _Printer:
 
     def name(self, key: Any, wanted: str) -> tuple[str, list[str]]:
         """The identifier under which a new thing is written, and `name="..."` when that is not its own name."""
-        text = wanted if _is_free_name(wanted) else _identifier(wanted)
+        text = wanted if is_free_name(wanted) else identifier(wanted)
         serial = 0
         candidate = text
         while candidate in self.taken:
@@ -250,7 +250,7 @@ class _Printer:
             candidate = f"{text}_{serial}"
         self.taken.add(candidate)
         self.names[key] = candidate
-        return candidate, [] if candidate == wanted else [f"name={_quoted(wanted)}"]
+        return candidate, [] if candidate == wanted else [f"name={quote(wanted)}"]
 
     def introduce(self, var: Expr, expected: DType) -> tuple[str, list[str]]:
         name, extra = self.name(var, var.name)
@@ -273,14 +273,17 @@ class _Printer:
         self.lines.append("    " * self.indent + text)
 
 
-def _is_free_name(name: str) -> bool:
+def is_free_name(name: str) -> bool:
+    """Whether a name can be written as it is: an ASCII identifier that is no word of Python or of the language."""
     return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name not in RESERVED
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
+    """A free name that resembles `name`."""
     text = re.sub(r"[^0-9A-Za-z_]", "_", name) or "_"
-    return text if _is_free_name(text) else f"{text}_" if text.isidentifier() else f"_{text}"
+    return text if is_free_name(text) else f"{text}_" if text.isidentifier() else f"_{text}"
 
 
-def _quoted(text: str) -> str:
+def quote(text: str) -> str:
+    """A string literal in ASCII."""
     return '"' + text.encode("unicode_escape").decode("ascii").replace('"', '\\"') + '"'
