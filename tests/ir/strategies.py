@@ -19,7 +19,7 @@ class FakeBuffer:
 
 
 INT, BOOL, FLOAT = dtypes.int64, dtypes.bool_, dtypes.float32
-I, J, K, F = var("i"), var("j"), var("k"), var("f")
+I, J, K, F = var("i"), var("j"), var("k"), var("f")  # noqa: E741 - index notation
 N, M, S = size("N", 1), size("M", 0, 12), size("S", 0, 64, 8)
 VARIABLES = (I, J, K, F, N, M, S)
 FLAG, REAL, SMALL = var("flag", BOOL), var("real", FLOAT), var("small", dtypes.int8)
@@ -41,7 +41,9 @@ def index_exprs(max_leaves: int = 12) -> st.SearchStrategy[Expr]:
     """int64 expressions over VARIABLES as people and schedules write them: all integer operators, divisors that are constants or sizes,
     nothing folded."""
     constants = st.integers(-20, 20).map(const)
-    divisors = st.sampled_from([1, 2, 3, 4, 8, 12, 16, -1, -3, -8]).map(const) | st.sampled_from([N, N, M, S])
+    divisors = st.sampled_from([1, 2, 3, 4, 8, 12, 16, -1, -3, -8]).map(const) | st.sampled_from(
+        [N, N, M, S, F, N * M, N * K, N * 8, S + 2]
+    )
     leaves = st.sampled_from(VARIABLES) | constants
 
     def extend(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:

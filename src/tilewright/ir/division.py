@@ -45,7 +45,10 @@ def bind_common(e: Expr, facts: Facts) -> Bindings | None:
     """a, b, c, g, k with dividend == g * a + b, divisor == g * c and b // g == k, for the largest g that there is."""
     dividend, divisor = linear(e.args[0]), linear(e.args[1])
     for g in _common_divisors(dividend, divisor):
-        multiple, rest, reduced = Linear(0, {}), Linear(dividend.constant, {}), divide(divisor, g)[0]
+        reduced = to_expr(divide(divisor, g)[0])
+        if not facts.is_positive_divisor(reduced):
+            continue
+        multiple, rest = ZERO, Linear(dividend.constant, {})
         for atoms, coefficient in dividend.terms.items():
             term = Linear(0, {atoms: coefficient})
             quotient, remainder = divide(term, g)
@@ -56,7 +59,7 @@ def bind_common(e: Expr, facts: Facts) -> Bindings | None:
         factor = to_expr(g)
         k = facts.quotient(rest, factor) if multiple.terms else None
         if k is not None:
-            return {A: to_expr(multiple), B: to_expr(rest), C: to_expr(reduced), G: factor, K: const(k)}
+            return {A: to_expr(multiple), B: to_expr(rest), C: reduced, G: factor, K: const(k)}
     return None
 
 

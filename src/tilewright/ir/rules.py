@@ -78,7 +78,7 @@ def bind_power_of_two(e: Expr, facts: Facts) -> Bindings | None:
 
 
 _ONE_QUOTIENT = all_of(K * C <= B, B < (K + 1) * C, less(0, C))
-_COMMON = all_of(K * G <= B, B < (K + 1) * G, less(0, G), not_equal(C, 0))
+_COMMON = all_of(K * G <= B, B < (K + 1) * G, less(0, G), less(0, C))
 
 FLOOR_DIVISION: tuple[Rule, ...] = (
     Rule("div-one-quotient", B // C, K + 0 * B, _ONE_QUOTIENT, bind=bind_quotient),
