@@ -237,7 +237,8 @@ def input_type(info: onnx.ValueInfoProto, state: ModelState, dims: Mapping[str, 
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             shape.append(const(dim.dim_value))
             continue
-        name = dim.dim_param or f"{info.name}_{axis}"
+        named_by_model = any(c.isalnum() for c in dim.dim_param)  # "?" says that nothing is known, not that all "?" are equal
+        name = dim.dim_param if named_by_model else f"{info.name}_{axis}"
         declared = dims.get(name, DimRange())
         if isinstance(declared, int):
             shape.append(const(declared))

@@ -10,7 +10,7 @@ from tilewright.graph.shapes import canonical
 from tilewright.ir import expr as ex
 from tilewright.ir.expr import Expr, Op, const
 
-UNLIMITED = 2**31 - 1  # exporters write INT_MAX (of 32 or 64 bits) for "to the end"
+UNLIMITED = 10**9  # no axis is as long; exporters write INT_MAX of 32 or 64 bits, or 10**9, for "to the end"
 
 
 def quotient(numerators: Sequence[Expr], denominators: Sequence[Expr]) -> tuple[Expr, bool]:
