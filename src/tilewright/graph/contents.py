@@ -33,6 +33,7 @@ from tilewright.graph.ops import (
 )
 from tilewright.ir import dtypes
 from tilewright.ir import expr as ex
+from tilewright.ir.bounds import bounds
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr
 from tilewright.ir.simplify import simplify
@@ -64,10 +65,10 @@ _REDUCE: dict[str, Callable[[Expr, Expr], Expr]] = {
     "sum": ex.add, "prod": ex.mul, "max": ex.maximum, "min": ex.minimum, "any": ex.logical_or, "all": ex.logical_and,
 }  # fmt: skip
 
+_TRANSPARENT = (Unary, Binary, Select, Cast, Reshape, RefineShape, BroadcastTo, Transpose, Concat, Slice, Gather, Reduce)
+
 
 def _non_negative(e: Expr) -> bool:
-    from tilewright.ir.bounds import bounds
-
     lo = bounds(e, {}).lo
     return lo is not None and lo >= 0
 
@@ -172,7 +173,7 @@ def _is_small(value: Value) -> bool:
 
 def _is_transparent(op: Operator) -> bool:
     """Whether the contents of the result follow from those of the operands."""
-    return isinstance(op, Unary | Binary | Select | Cast | Reshape | RefineShape | BroadcastTo | Transpose | Concat | Slice | Gather | Reduce)
+    return isinstance(op, _TRANSPARENT)
 
 
 def _positions(start: Expr, count: Expr, step: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
 
@@ -23,7 +24,7 @@ def type_proto(value: Value | None) -> onnx.TypeProto:
 def schema_function(node: onnx.NodeProto, domain: str, version: int, inputs: Sequence[Value | None]) -> onnx.FunctionProto | None:
     """The definition of an operator as ONNX's schema gives it for these inputs, attribute defaults filled in; None without one."""
     try:
-        schema = onnx.defs.get_schema(node.op_type, version, domain)
+        schema: Any = onnx.defs.get_schema(node.op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
     function = onnx.FunctionProto()

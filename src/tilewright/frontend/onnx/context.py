@@ -264,7 +264,7 @@ class NodeContext:
             return known
         bound = self.state.fresh_size(name or (self.node.output[0] if self.node.output else self.op_type), lo)
         self.emit(BindSize(bound), scalar)
-        one = np.empty(value.type.shape and (1,) * value.type.rank or (), object)
+        one = np.empty((1,) * value.type.rank, object)
         one[...] = bound
         self.state.contents.known[value] = one
         flat = np.empty((), object)
@@ -332,7 +332,7 @@ class NodeContext:
 
     def _refined(self, value: Value, target: Sequence[Expr]) -> Value:
         shape = tuple(
-            dim if dim is const(1) or wanted.is_const and dim.is_const or dims_equal(dim, wanted) else wanted
+            dim if dim is const(1) or (wanted.is_const and dim.is_const) or dims_equal(dim, wanted) else wanted
             for dim, wanted in zip(value.shape, target, strict=True)
         )
         return value if shape == value.shape else self.one(RefineShape(shape), value)

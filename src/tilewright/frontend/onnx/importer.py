@@ -110,7 +110,11 @@ class GraphImporter:
             if value is None:
                 if self.problems is not None and name in defined:
                     return None  # its producer is already reported
-                why = "the nodes form a cycle or are not in topological order" if name in defined else "no node, input or initializer defines it"
+                why = (
+                    "the nodes form a cycle or are not in topological order"
+                    if name in defined
+                    else "no node, input or initializer defines it"
+                )
                 raise GraphError(f"'{name}' is used before it is defined", why=why)
             inputs.append(value)
         return tuple(inputs)
@@ -155,9 +159,9 @@ class GraphImporter:
             self.state.contents.known[inner] = self.state.contents.of(value)
             by_outer[value] = inner
         for name in outer_names(graph):
-            value = parent.get(name)
-            if value is not None:
-                scope[name] = by_outer.get(value, value)
+            found = parent.get(name)
+            if found is not None:
+                scope[name] = by_outer.get(found, found)
         for info, param in zip(graph.input, params, strict=True):
             scope[info.name] = param
         origin = self.state.g.origin
@@ -184,7 +188,7 @@ def outer_names(graph: onnx.GraphProto) -> list[str]:
             if name and name not in own:
                 used[name] = None
         for attribute in node.attribute:
-            for inner in ([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs):
+            for inner in [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
                 used.update((name, None) for name in outer_names(inner) if name not in own)
     for info in graph.output:
         if info.name not in own:
@@ -228,10 +232,14 @@ def input_type(info: onnx.ValueInfoProto, state: ModelState, dims: Mapping[str, 
     """The type of a graph input; symbolic dims are shared by name, unnamed ones get names from the input."""
     kind = info.type.WhichOneof("value")
     if kind != "tensor_type":
-        raise ModelError(f"input '{info.name}' is a {kind or 'value without type'}, not a tensor", hint="only tensors can be passed to a compiled model")
+        raise ModelError(
+            f"input '{info.name}' is a {kind or 'value without type'}, not a tensor", hint="only tensors can be passed to a compiled model"
+        )
     tensor = info.type.tensor_type
     if not tensor.HasField("shape"):
-        raise ModelError(f"input '{info.name}' has no shape, so that its rank is not known", hint="run shape inference on the model or declare the shape")
+        raise ModelError(
+            f"input '{info.name}' has no shape, so that its rank is not known", hint="run shape inference on the model or declare the shape"
+        )
     shape: list[Expr] = []
     for axis, dim in enumerate(tensor.shape.dim):
         if dim.HasField("dim_value") and dim.dim_value >= 0:

@@ -84,7 +84,7 @@ class LoadedModel:
             raise ModelError(f"tensor '{tensor.name}' cannot be read: {error}", where=self.source) from None
         if dtype.kind == "string":
             return array
-        return array if array.dtype == dtype.numpy else array.view(dtype.numpy) if array.itemsize == dtype.bytes else array.astype(dtype.numpy)
+        return array if array.dtype == dtype.numpy else array.astype(dtype.numpy)
 
     def dense(self, sparse: onnx.SparseTensorProto) -> Array:
         """The value of a sparse tensor: indices are flat positions, or one row of coordinates for each value."""
@@ -124,7 +124,9 @@ class LoadedModel:
         info = {entry.key: entry.value for entry in tensor.external_data}
         location = info.get("location", "")
         if self.folder is None:
-            raise ModelError(f"tensor '{tensor.name}' keeps its data in '{location}', but the model has no folder", hint="give the path of the file")
+            raise ModelError(
+                f"tensor '{tensor.name}' keeps its data in '{location}', but the model has no folder", hint="give the path of the file"
+            )
         path = (self.folder / location).resolve()
         if not location or not path.is_relative_to(self.folder.resolve()):
             raise ModelError(f"tensor '{tensor.name}' points outside of the model's folder: '{location}'", where=self.source)
@@ -142,8 +144,9 @@ class LoadedModel:
         length = (count * dtype.bits + 7) // 8 if length < 0 else length
         if offset < 0 or offset + length > len(data):
             raise ModelError(
-                f"external data file '{location}' is too short for tensor '{tensor.name}': {offset + length} bytes needed, {len(data)} there",
+                f"external data file '{location}' is too short for tensor '{tensor.name}'",
                 where=self.source,
+                why=f"{offset + length} bytes are needed, {len(data)} are there",
                 hint="the file was cut short; export or download it again",
             )
         return self._view(data, offset, length, dtype, shape, tensor.name)

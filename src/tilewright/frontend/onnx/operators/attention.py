@@ -20,7 +20,8 @@ def attention(ctx: NodeContext) -> Value | Sequence[Value | None]:
     """The plain form becomes one attention operator; caches, soft caps and inner results go by ONNX's own definition."""
     q, k, v = ctx.input(0), ctx.input(1), ctx.input(2)
     plain = not (ctx.has(PAST_KEY) or ctx.has(PAST_VALUE) or ctx.has(LENGTHS) or any(ctx.wants(index) for index in (1, 2, 3)))
-    if not plain or not PLAIN_ATTRIBUTES.issuperset(ctx.attribute_names) or ctx.attribute("softcap", 0.0) or not q.type.dtype is k.type.dtype is v.type.dtype:
+    plain = plain and PLAIN_ATTRIBUTES.issuperset(ctx.attribute_names) and not ctx.attribute("softcap", 0.0)
+    if not plain or not q.type.dtype is k.type.dtype is v.type.dtype:
         return ctx.definition()
     flat = q.type.rank == 3
     if flat:

@@ -10,7 +10,6 @@ from tilewright.graph.node import Value
 from tilewright.graph.ops import Bitcast, BroadcastTo, Cast
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import const
 from tilewright.support.errors import ModelError
 
 

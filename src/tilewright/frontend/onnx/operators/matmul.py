@@ -136,7 +136,10 @@ def _diagonal(ctx: NodeContext, value: Value, letters: str) -> tuple[Value, str]
         dims = list(value.shape)
         dims[second] = dims[first]
         value = ctx.refine(value, dims)
-        steps = [ctx.reshape(ctx.one(Iota(dims[axis], dtypes.int64)), [dims[i] if i == axis else 1 for i in range(rank)]) for axis in (first, second)]
+        steps = [
+            ctx.reshape(ctx.one(Iota(dims[axis], dtypes.int64)), [dims[i] if i == axis else 1 for i in range(rank)])
+            for axis in (first, second)
+        ]
         on = ctx.binary("equal", *steps)
         value = ctx.reduce("sum", ctx.select(on, value, ctx.scalar_like(0, value)), (second,), keepdims=False)
         letters = letters[:second] + letters[second + 1 :]
