@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from tilewright.graph.node import Function, Module, Node, Origin, Parameter, Value, walk_nodes
+from tilewright.graph.node import Array, Function, Module, Node, Origin, Parameter, Value, walk_nodes
 from tilewright.graph.ops import BindSize, Call, Constant, ConstantData, If, Loop, RefineShape, Reshape
 from tilewright.graph.ops.control import differing_dims
 from tilewright.ir import dtypes
@@ -34,19 +35,38 @@ from tilewright.plan.steps import (
     SetSize,
     Step,
 )
-from tilewright.support.errors import GraphError, TypeRuleError
+from tilewright.support.errors import GraphError, InternalError, TypeRuleError
 
 ZERO = const(0)
 
 
+class Layout(Protocol):
+    """How a constant is laid out for a kernel. Hashable, so that equal layouts of equal data are stored once."""
+
+    def pack(self, array: Array) -> Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedConstant:
+    """A constant as the kernels read it: `data`, packed by `layout` where a kernel wants it so."""
+
+    data: ConstantData
+    layout: Layout | None
+    type: TensorType
+
+    def array(self) -> Array:
+        """The bytes to store, computed anew at each call, so that no packed copy is kept."""
+        return self.data.array if self.layout is None else self.layout.pack(self.data.array)
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledGroup:
-    """What the planner needs of a fused group: the lowered `kernel`, bytes of its `workspace` (0: none), and constants that replace
-    operands because the kernel wants them in another layout (`packed`: operand index -> data)."""
+    """What the planner needs of a fused group: the lowered `kernel`, bytes of its `workspace` (0: none), and the layouts in which it wants
+    operands that are constants (`packed`: operand index -> layout)."""
 
     kernel: Kernel
     workspace: Expr = ZERO
-    packed: Mapping[int, ConstantData] = field(default_factory=dict)
+    packed: Mapping[int, Layout] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -96,12 +116,13 @@ class PlanBuilder:
 
     module: Module
     compiled: Callable[[Node], CompiledGroup | None]
+    on_launch: Callable[[], None] = lambda: None
     clock: int = 0
     storages: list[Storage] = field(default_factory=list)
     steps: list[PlannedStep] = field(default_factory=list)
     binds: dict[Expr, BindPoint] = field(default_factory=dict)
     bind_count: int = 0
-    constants: dict[ConstantData, Storage] = field(default_factory=dict)
+    constants: dict[PlannedConstant, Storage] = field(default_factory=dict)
     late_sizes: dict[Expr, None] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
@@ -120,11 +141,12 @@ class PlanBuilder:
     def tensor(self, type_: TensorType) -> View:
         return View(self.storage(simplify(type_.bytes)), ZERO, type_)
 
-    def constant(self, data: ConstantData, type_: TensorType) -> View:
-        storage = self.constants.get(data)
+    def constant(self, data: ConstantData, type_: TensorType, layout: Layout | None = None) -> View:
+        constant = PlannedConstant(data, layout, type_)
+        storage = self.constants.get(constant)
         if storage is None:
             storage = self.storage(type_.bytes, "constant", len(self.constants))
-            self.constants[data] = storage
+            self.constants[constant] = storage
         return View(storage, ZERO, type_)
 
     def place(self, view: View) -> Place:
@@ -205,10 +227,13 @@ class PlanBuilder:
         group = self.compiled(node)
         if group is None:
             raise TypeRuleError(f"operator {node.op.name} has no kernel", where=str(node.origin) if node.origin else None)
-        operands = [
-            self.constant(group.packed[i], TensorType(buffer.dtype, buffer.shape)) if i in group.packed else view
-            for i, (view, buffer) in enumerate(zip(inputs, group.kernel.inputs, strict=True))
-        ]
+        operands = list(inputs)
+        for i, layout in group.packed.items():
+            op, buffer = node.inputs[i].op, group.kernel.inputs[i]
+            if not isinstance(op, Constant):
+                raise InternalError(f"kernel {group.kernel.name} packs operand {i}, which is not a constant")
+            operands[i] = self.constant(op.data, TensorType(buffer.dtype, buffer.shape), layout)
+        self.on_launch()
         results = [self.tensor(type_) for type_ in node.types]
         args = [*operands, *results]
         if group.workspace is not ZERO:
@@ -375,9 +400,12 @@ def origins_of(node: Node) -> list[Origin]:
     return found
 
 
-def build_plan(module: Module, compiled: Callable[[Node], CompiledGroup | None]) -> tuple[Plan, tuple[ConstantData, ...]]:
-    """The plan of a module's entry, and the data of its constants in the order of the plan's constant regions."""
-    builder = PlanBuilder(module, compiled)
+def build_plan(
+    module: Module, compiled: Callable[[Node], CompiledGroup | None], on_launch: Callable[[], None] = lambda: None
+) -> tuple[Plan, tuple[PlannedConstant, ...]]:
+    """The plan of a module's entry, and the data of its constants in the order of the plan's constant regions.
+    `on_launch` is called for each kernel launch planned."""
+    builder = PlanBuilder(module, compiled, on_launch)
     main = module.main
     arguments = [View(builder.storage(p.type.bytes, "input", i), ZERO, p.type) for i, p in enumerate(main.params)]
     results = builder.function(main, arguments)
@@ -387,7 +415,7 @@ def build_plan(module: Module, compiled: Callable[[Node], CompiledGroup | None])
     return finish(builder, [param.type for param in main.params], [view.type for view in results])
 
 
-def finish(builder: PlanBuilder, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> tuple[Plan, tuple[ConstantData, ...]]:
+def finish(builder: PlanBuilder, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> tuple[Plan, tuple[PlannedConstant, ...]]:
     """Lay out the arenas and rewrite the steps from storages to places."""
     groups: dict[int, list[Storage]] = {}
     regions: dict[int, tuple[Region, Expr]] = {}
@@ -423,7 +451,7 @@ def finish(builder: PlanBuilder, inputs: Sequence[TensorType], outputs: Sequence
     steps = _resolve(builder.steps, builder.storages, regions, allocations)
     input_sizes = sizes_of(inputs)
     sizes = tuple(dict.fromkeys((*input_sizes, *builder.late_sizes)))
-    constant_types = tuple(TensorType(data.dtype, tuple(const(d) for d in data.array.shape)) for data in builder.constants)
+    constant_types = tuple(constant.type for constant in builder.constants)
     plan = Plan(tuple(inputs), tuple(outputs), tuple(late_outputs), constant_types, steps, total, arenas, sizes, len(input_sizes))
     return plan, tuple(builder.constants)
 

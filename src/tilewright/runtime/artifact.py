@@ -43,7 +43,7 @@ class Artifact:
 
 def _sections(artifact: Artifact) -> list[tuple[str, Bytes]]:
     code: list[tuple[str, Bytes]] = [(f"object:{name}", content) for name, content in artifact.objects.items()]
-    return [*code, ("pool", artifact.pool), ("weights", memoryview(artifact.weights))]
+    return [*code, ("pool", artifact.pool), ("weights", artifact.weights.data)]
 
 
 def save(artifact: Artifact, path: str | Path) -> None:

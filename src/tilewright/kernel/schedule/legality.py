@@ -6,10 +6,11 @@ is: whoever reads an element runs after it was written in full.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
-from tilewright.ir.expr import Expr, Op, free_vars, substitute
-from tilewright.kernel.linear import Extents, Linear, linear, same, span, upper_bound
+from tilewright.ir.expr import Expr, Op, const, free_vars, substitute
+from tilewright.kernel.linear import Extents, Linear, at_most, linear, same, span, upper_bound
 from tilewright.kernel.nodes import Buffer, For
 from tilewright.kernel.regions import Access, Region, accesses, block_regions, covers, union
 from tilewright.kernel.schedule.nest import Nest, PlacedBlock, PlacedLoop, extents, refuse
@@ -73,7 +74,7 @@ def _disjoint(placed: PlacedBlock, buffer: Buffer, loop: For) -> bool:
     return determines([substitute(index, bindings) for index in shared], loop.var, loops)
 
 
-Digit = tuple[Expr, int, int | None]  # (numerator, divisor, modulus): numerator // divisor % modulus
+Part = tuple[Expr, Expr | None]  # divisor and modulus of a digit
 
 
 def determines(values: Iterable[Expr], variable: Expr, moving: Extents) -> bool:
@@ -83,69 +84,79 @@ def determines(values: Iterable[Expr], variable: Expr, moving: Extents) -> bool:
     split and fuse make them; a numerator whose digits are all known is known, and is read in turn.
     """
     pending = list(values)
-    digits: dict[Expr, set[tuple[int | Expr, int | Expr | None]]] = {}
+    digits: dict[Expr, set[Part]] = {}
     while pending:
         for digit in _independent_terms(linear(pending.pop()), moving):
             if digit is variable:
                 return True
-            numerator, part = _as_digit(digit)
-            if numerator is None or part is None:
+            found = _as_digit(digit)
+            if found is None:
                 continue
+            numerator, part = found
             known = digits.setdefault(numerator, set())
             if part not in known:
                 known.add(part)
-                if _complete(known):
+                if _complete(known, moving.get(numerator)):
                     pending.append(numerator)
     return False
 
 
-def _as_digit(e: Expr) -> tuple[Expr | None, tuple[int | Expr, int | Expr | None] | None]:
-    if e.op is Op.FLOORDIV:
-        top, by = e.args
-        if top.op is Op.FLOORMOD and by.is_const and top.args[1].is_const and top.args[1].value % by.value == 0:
-            return top.args[0], (by.value, top.args[1].value // by.value)
-        return top, (by.value if by.is_const else by, None)
+def _as_digit(e: Expr) -> tuple[Expr, Part] | None:
+    """`e` as numerator // divisor % modulus."""
     if e.op is Op.FLOORMOD:
-        top, by = e.args
-        modulus = by.value if by.is_const else by
-        if top.op is Op.FLOORDIV:
-            under = top.args[1].value if top.args[1].is_const else top.args[1]
-            return top.args[0], (under, modulus)
-        return top, (1, modulus)
-    return None, None
+        top, divisor = _quotient(e.args[0])
+        return top, (divisor, e.args[1])
+    if e.op is not Op.FLOORDIV:
+        return None
+    top, divisor = _quotient(e)
+    if top.op is Op.FLOORMOD and top.args[1].is_const and divisor.is_const and top.args[1].value % divisor.value == 0:
+        return top.args[0], (divisor, const(top.args[1].value // divisor.value))
+    return top, (divisor, None)
 
 
-def _complete(digits: set[tuple[int | Expr, int | Expr | None]]) -> bool:
-    """Whether the digits determine their numerator: 1, m, m*n, ... without a gap up to one without modulus."""
-    reached: int | Expr = 1
-    while True:
-        following = [modulus for divisor, modulus in digits if divisor is reached or divisor == reached or _same(divisor, reached)]
-        if not following:
-            return False
+def _quotient(e: Expr) -> tuple[Expr, Expr]:
+    """x // a // b as x, a*b."""
+    divisor = const(1)
+    while e.op is Op.FLOORDIV:
+        divisor = e.args[1] * divisor
+        e = e.args[0]
+    return e, divisor
+
+
+def _complete(digits: set[Part], extent: Expr | None) -> bool:
+    """Whether the digits determine their numerator: 1, m, m*n, ... without a gap up to one without modulus, or up to its extent."""
+    reached = const(1)
+    for _ in range(len(digits)):
+        following = [modulus for divisor, modulus in digits if same_product(divisor, reached)]
         if None in following:
             return True
-        modulus = following[0]
-        if modulus is None:
+        if not following or following[0] is None:
+            return False
+        reached = reached * following[0]
+        if extent is not None and (same_product(reached, extent) or at_most(extent, reached, {})):
             return True
-        reached = reached * modulus
+    return False
 
 
-def _same(a: int | Expr, b: int | Expr) -> bool:
-    return isinstance(a, Expr) and isinstance(b, Expr) and same(a, b)
+def same_product(a: Expr, b: Expr) -> bool:
+    """Whether two products have the same factors, in whatever order."""
+    return a is b or same(a, b) or Counter(_factors(a)) == Counter(_factors(b))
+
+
+def _factors(e: Expr) -> list[Expr]:
+    return [f for arg in e.args for f in _factors(arg)] if e.op is Op.MUL else [e]
 
 
 def _independent_terms(form: Linear, moving: Extents) -> list[Expr]:
     """The moving terms of a mixed-radix number (each weight beats the sum of all smaller terms' ranges), or none if it is not one."""
-    terms = [(abs(c), atom) for atom, c in form.terms.items() if any(v in moving for v in free_vars(atom))]
+    terms = [(abs(c), atom, _count(atom, moving)) for atom, c in form.terms.items() if any(v in moving for v in free_vars(atom))]
+    terms = sorted((term for term in terms if term[2] != 1), key=lambda term: (term[0], term[2] is None))
     reach = 0
-    for position, (weight, atom) in enumerate(sorted(terms, key=lambda term: term[0])):
-        if weight <= reach:
+    for position, (weight, _, count) in enumerate(terms):
+        if weight <= reach or (count is None and position < len(terms) - 1):
             return []
-        count = _count(atom, moving)
-        if count is None:
-            return [a for _, a in terms] if position == len(terms) - 1 else []
-        reach += weight * (count - 1)
-    return [a for _, a in terms]
+        reach += weight * ((count or 1) - 1)
+    return [atom for _, atom, _ in terms]
 
 
 def _count(atom: Expr, moving: Extents) -> int | None:

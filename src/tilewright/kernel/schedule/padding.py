@@ -14,10 +14,11 @@ from tilewright.kernel.schedule.nest import Nest, PlacedBlock, both, edit, exten
 from tilewright.kernel.schedule.reduction import accumulation
 
 
-def clamp_reads(nest: Nest, block: str, iter: str | int) -> Change:  # noqa: A002 (the term of the kernel form)
+def clamp_reads(nest: Nest, block: str, iter: str | int, masked: bool = False) -> Change:  # noqa: A002 (the term of the kernel form)
     """Drop the predicate that guards the ragged end of a spatial iter: the iter's extent grows to what the loops run over, loads that
     could then leave their buffer use min(iter, old extent - 1), and the scratch that the block writes grows along. Values past the
     end are never read: readers keep to their own domain. (Halide: tail strategy RoundUp, with the loads of ShiftInwards.)
+    `masked`: such loads give 0 past the end instead, which keeps a vector of them one masked load.
 
         for i_0 in ceildiv(m, 8): for i_1 in 8:
           C: c[v] = a[v]  (v < m)  where i_0*8 + i_1 < m
@@ -43,7 +44,7 @@ def clamp_reads(nest: Nest, block: str, iter: str | int) -> Change:  # noqa: A00
     for condition in conjuncts(old.predicate):
         if condition not in guards:
             rest = both(rest, condition)
-    return Change(_widened(nest, placed, position, to_expr(shifted(found.high, 1)), rest, {}))
+    return Change(_widened(nest, placed, position, to_expr(shifted(found.high, 1)), rest, {}, masked))
 
 
 def pad(nest: Nest, block: str, iter: str | int, multiple: int) -> Change:  # noqa: A002
@@ -77,7 +78,7 @@ def pad(nest: Nest, block: str, iter: str | int, multiple: int) -> Change:  # no
     if any(buffer not in nest.kernel.scratch for buffer in nest.outputs(block)):
         if any(i.kind == "reduction" for i in old.iters):
             refuse(f"block '{block}' accumulates in a parameter", "cache_write it first")
-        clamped = _clamped(old, position, extent)
+        clamped = _clamped(old, position, extent, masked)
         guarded = If(less(it.var, it.extent), clamped.body)
         padded = Block(clamped.name, clamped.iters, clamped.bindings, guarded, clamped.init, clamped.predicate, clamped.scratch)
         return Change(_replaced(nest, loop, longer, old, padded))
@@ -102,7 +103,9 @@ def _replaced(nest: Nest, loop: For, longer: For, old: Block, new: Block) -> Ker
     return with_body(nest.kernel, edit(nest.kernel.body, {loop: For(longer.var, longer.extent, body, longer.kind)}))
 
 
-def _widened(nest: Nest, placed: PlacedBlock, position: int, extent: Expr, predicate: Expr, changes: dict[Stmt, Stmt | None]) -> Kernel:
+def _widened(
+    nest: Nest, placed: PlacedBlock, position: int, extent: Expr, predicate: Expr, changes: dict[Stmt, Stmt | None], masked: bool = False
+) -> Kernel:
     """The kernel with one spatial iter of a block that writes scratch made longer."""
     old = placed.stmt
     it = old.iters[position]
@@ -121,7 +124,7 @@ def _widened(nest: Nest, placed: PlacedBlock, position: int, extent: Expr, predi
                 refuse(f"'{it.var.name}' does not index what block '{old.name}' stores to {buffer.name}")
         if tuple(shape) != buffer.shape:
             grown.append((buffer, Buffer(buffer.name, buffer.dtype, tuple(shape), buffer.scope)))
-    clamped = _clamped(old, position, extent)
+    clamped = _clamped(old, position, extent, masked)
     new = Block(clamped.name, clamped.iters, clamped.bindings, clamped.body, clamped.init, predicate, clamped.scratch)
     kernel = nest.kernel
     if changes:
@@ -134,9 +137,10 @@ def _widened(nest: Nest, placed: PlacedBlock, position: int, extent: Expr, predi
     return kernel
 
 
-def _clamped(block: Block, position: int, extent: Expr) -> Block:
+def _clamped(block: Block, position: int, extent: Expr, masked: bool = False) -> Block:
     """The block with a longer iter whose loads from other buffers stay in bounds: where that is not proved, the index uses the iter
-    clamped to its old range. Loads of what the block writes itself stay, as they follow its stores."""
+    clamped to its old range, or (`masked`) the load is replaced by 0 past it. Loads of what the block writes itself stay, as they
+    follow its stores."""
     it = block.iters[position]
     ranges = {other.var: other.extent for other in block.iters} | {it.var: extent}
     own = {a.buffer for a in (*accesses(block).stores, *accesses(block).init_stores)} | set(block.scratch)
@@ -146,13 +150,15 @@ def _clamped(block: Block, position: int, extent: Expr) -> Block:
         if e.op is not Op.LOAD or e.attr in own:
             return None
         indices = []
+        leaves = False
         for index, size in zip(e.args, e.attr.shape, strict=True):
             if it.var in free_vars(index):
                 found = span(index, ranges, {})
                 if found is None or not at_most(to_expr(shifted(found.high, 1)), size, {}):
-                    index = substitute(index, clamp)
+                    leaves = True
+                    index = index if masked else substitute(index, clamp)
             indices.append(index)
-        return load(e.attr, tuple(indices))
+        return select(less(it.var, it.extent), e, const(0, e.dtype)) if leaves and masked else load(e.attr, tuple(indices))
 
     memo: dict[Expr, Expr] = {}
 

@@ -50,6 +50,9 @@ def decompose_reduction(nest: Nest, block: str, loop: str) -> Change:
     wanted = free_vars(*(b for _, b in spatial))
     within = placed.around[placed.around.index(target.stmt) :]
     copied = [lp for lp in within if lp.var in wanted]
+    repeating = [lp.var.name for lp in within if lp.var not in wanted and lp.var not in reducing and not _runs_once(lp)]
+    if repeating:
+        refuse(f"the reduction starts anew in each iteration of '{repeating[0]}'", "choose a loop inside of it")
     names = nest.fresh(f"{block}_init", *(f"{lp.var.name}_init" for lp in copied))
     loops: dict[Expr, Expr] = {lp.var: var(name) for lp, name in zip(copied, names[1:], strict=True)}
     iters = fresh_iters(nest, [(it.extent, it.kind) for it, _ in spatial])
@@ -65,6 +68,10 @@ def decompose_reduction(nest: Nest, block: str, loop: str) -> Change:
     update = with_fields(old, init=None)
     lowered = edit(target.stmt, {old: update})
     return Change(replaced(nest, {target.stmt: seq(init, lowered)}), names)
+
+
+def _runs_once(loop: For) -> bool:
+    return loop.extent.is_const and loop.extent.value == 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,9 +154,9 @@ class Schedule:
         """Give each iteration of a reduction loop its own partial result: `reduction.rfactor`."""
         return self.apply("rfactor", (loop,), {"axis": axis})
 
-    def clamp_reads(self, block: str, iter: str | int) -> Schedule:  # noqa: A002 (the term of the kernel form)
+    def clamp_reads(self, block: str, iter: str | int, masked: bool = False) -> Schedule:  # noqa: A002 (the term of the kernel form)
         """Compute past the ragged end of a scratch buffer instead of guarding it: `padding.clamp_reads`."""
-        return self.apply("clamp_reads", (block,), {"iter": iter})[0]
+        return self.apply("clamp_reads", (block,), {"iter": iter, "masked": masked} if masked else {"iter": iter})[0]
 
     def pad(self, block: str, iter: str | int, multiple: int) -> Schedule:  # noqa: A002
         """Round a block's extent up to a multiple: `padding.pad`."""

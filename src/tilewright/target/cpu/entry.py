@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tilewright.ir.expr import Expr, all_of, const, free_vars, less_equal
+from tilewright.ir.expr import Expr, all_of, free_vars, less_equal
 from tilewright.machine.description import Machine
 from tilewright.plan.steps import Allocate, Bind, Branch, Check, Copy, Grow, Launch, Loop, Place, Plan, Region, SetSize, Step, walk_steps
 from tilewright.runtime.constants import ALIGNMENT, OUT_OF_MEMORY, SHOWN
@@ -216,7 +216,7 @@ class EntryEmitter:
 def emit_entry(plan: Plan, machine: Machine, name: str, offsets: Sequence[int]) -> tuple[str, tuple[RuntimeCheck, ...]]:
     """LLVM IR of the entry function `name` of a plan, and its checks in the order of their numbers. `offsets` are those of the constants
     in the weights."""
-    module = Module(f"nounwind {function_attributes(machine.vector_bits)}")
+    module = Module(function_attributes(machine.vector_bits))
     for line in (
         "declare ptr @aligned_alloc(i64, i64)",
         "declare void @free(ptr)",
@@ -281,5 +281,3 @@ def _epilogue(entry: EntryEmitter) -> None:
             fn.do(f"call void @free(ptr {fn.op(f'load ptr, ptr {pointer}')})")
     fn.do(f"ret i64 {fn.op(f'load i64, ptr {entry.code}')}")
 
-
-ZERO = const(0)

@@ -1,0 +1,167 @@
+"""The compiler on one page: every pass by name, in order, with the reason for the order.
+
+    model file --frontend--> Graph --transform--> Graph --lower--> Kernels + Plan --codegen--> Artifact
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tilewright
+from tilewright.graph.node import Function, Module
+from tilewright.ir.types import TensorType
+from tilewright.machine.description import Machine
+from tilewright.plan.build import PlannedConstant, build_plan
+from tilewright.plan.steps import Launch, Plan, walk_steps
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.constants import ALIGNMENT
+from tilewright.runtime.executable import aligned_empty
+from tilewright.support.cache import Cache
+from tilewright.support.errors import MemoryLimitError
+from tilewright.support.hashing import content_hash
+from tilewright.support.progress import NullProgress, Progress
+from tilewright.support.settings import Settings
+from tilewright.target.cpu.entry import RuntimeCheck, emit_entry
+from tilewright.target.cpu.groups import GroupCompiler
+from tilewright.target.cpu.llvm import llvm_target
+from tilewright.target.cpu.thread_pool import thread_pool_object
+from tilewright.transform.decompose import open_composites
+from tilewright.transform.fold_batch_norm import fold_batch_norm
+from tilewright.transform.fold_constants import fold_constants
+from tilewright.transform.functions import on_all_functions
+from tilewright.transform.fuse import fuse
+from tilewright.transform.recognise import recognise_composites
+from tilewright.transform.simplify import simplify_graph
+from tilewright.transform.sink_constants import sink_constants
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPass:
+    """A pass over one function. `level`: the least `opt_level` at which it runs; 0 for those that code generation cannot do without."""
+
+    name: str
+    apply: Callable[[Function], Function]
+    level: int
+    reason: str
+
+
+GRAPH_PASSES: tuple[GraphPass, ...] = (
+    GraphPass("sink_constants", sink_constants, 0, "first: constants that reach loop bodies can be folded and packed there"),
+    GraphPass("simplify", simplify_graph, 1, "canonical form, which every pattern below is written in"),
+    GraphPass("fold_constants", fold_constants, 1, "after simplify, which brings constants together; before patterns, which match constants"),
+    GraphPass("recognise_composites", recognise_composites, 1, "while decomposed layer norms, GELUs, softmaxes still stand as exported"),
+    GraphPass("fold_batch_norm", fold_batch_norm, 1, "before composites open, while batch norms still are one node next to their convolution"),
+    GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
+    GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),
+    GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
+    GraphPass("fuse", fuse, 0, "last: groups are final, nothing may look inside afterwards"),
+)
+
+
+def optimise(module: Module, settings: Settings, watch: Callable[[str, Module], None] = lambda name, module: None) -> Module:
+    """The module after all graph passes of `settings.opt_level`; `watch` sees it after each."""
+    for graph_pass in GRAPH_PASSES:
+        if settings.opt_level >= graph_pass.level:
+            module = on_all_functions(module, graph_pass.apply)
+            watch(graph_pass.name, module)
+    return module
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """All that compilation made: the optimised graph, the plan with its constants, and the artifact."""
+
+    module: Module
+    plan: Plan
+    constants: tuple[PlannedConstant, ...]
+    artifact: Artifact
+
+
+def compile_module(
+    module: Module,
+    machine: Machine,
+    settings: Settings,
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+    source: Mapping[str, Any] | None = None,
+) -> Compiled:
+    """Graph to artifact. `source` describes the model in the manifest."""
+    progress = progress or NullProgress()
+    with progress.stage("optimise", len(GRAPH_PASSES)) as stage:
+        module = optimise(module, settings, lambda name, _: stage.advance(1, name))
+    with GroupCompiler(machine, settings, cache) as groups:
+        with progress.stage("kernels") as stage:
+            # planning asks for each group's code in order of execution; LLVM starts on the first while the rest is being planned
+            plan, constants = build_plan(module, groups, lambda: stage.advance(1))
+        offsets, total = constant_offsets([constant.type for constant in constants])
+        check_memory(plan, total, settings)
+        entry = f"tw_entry_{content_hash(repr(plan.steps))[:16]}"
+        text, checks = emit_entry(plan, machine, entry, offsets)
+        groups.submit(entry, text)
+        weights = aligned_empty(total)
+        with progress.stage("weights", len(constants)) as stage:
+            for constant, offset in zip(constants, offsets, strict=True):
+                array = constant.array()
+                weights[offset : offset + array.nbytes] = array.reshape(-1).view("uint8") if array.nbytes else []
+                stage.advance(1)
+        with progress.stage("code", len(groups.pending)):
+            objects = groups.objects()
+    manifest = make_manifest(module, plan, machine, settings, entry, checks, total, source or {})
+    artifact = Artifact(manifest, objects, thread_pool_object(llvm_target(machine)), weights)
+    return Compiled(module, plan, constants, artifact)
+
+
+def constant_offsets(types: Sequence[TensorType]) -> tuple[list[int], int]:
+    """Where each constant lies in the weights, and their size."""
+    offsets, cursor = [], 0
+    for type_ in types:
+        offsets.append(cursor)
+        cursor += -(-int(type_.bytes.value) // ALIGNMENT) * ALIGNMENT
+    return offsets, cursor
+
+
+def check_memory(plan: Plan, weights: int, settings: Settings) -> None:
+    """Refuse a plan that is known to need more than `settings.max_memory`."""
+    if settings.max_memory is not None and plan.arena_bytes.is_const:
+        needed = int(plan.arena_bytes.value) + weights
+        if needed > settings.max_memory:
+            raise MemoryLimitError(
+                f"the model needs {needed:,} bytes, the limit is {settings.max_memory:,}",
+                why=f"weights {weights:,}, working memory {int(plan.arena_bytes.value):,}",
+                hint="raise max_memory, or compile for smaller dims",
+            )
+
+
+def make_manifest(
+    module: Module,
+    plan: Plan,
+    machine: Machine,
+    settings: Settings,
+    entry: str,
+    checks: Sequence[RuntimeCheck],
+    weights: int,
+    source: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What the artifact says of itself: plain data."""
+    launches = [step for step in walk_steps(plan.steps) if isinstance(step, Launch)]
+    return {
+        "tilewright": tilewright.__version__,
+        "model": dict(source),
+        "target": {"name": machine.name, "triple": machine.triple, "cpu": machine.llvm_cpu, "isa": sorted(machine.isa)},
+        "settings": {name: value for name, value in settings.code_key()},
+        "inputs": [_tensor(name, type_) for name, type_ in zip(module.input_names, plan.inputs, strict=True)],
+        "outputs": [_tensor(name, type_) for name, type_ in zip(module.output_names, plan.outputs, strict=True)],
+        "sizes": [{"name": s.name, "lo": s.attr.lo, "hi": s.attr.hi, "multiple": s.attr.multiple} for s in plan.sizes],
+        "input_sizes": plan.input_sizes,
+        "late_outputs": list(plan.late_outputs),
+        "entry": entry,
+        "memory": {"arena": repr(plan.arena_bytes), "weights": weights},
+        "checks": [{"message": check.message, "shown": check.shown} for check in checks],
+        "kernels": [{"symbol": step.kernel.name, "origins": [str(origin) for origin in step.origins]} for step in launches],
+    }
+
+
+def _tensor(name: str, type_: TensorType) -> dict[str, Any]:
+    return {"name": name, "dtype": type_.dtype.numpy.name, "shape": [repr(dim) for dim in type_.shape]}

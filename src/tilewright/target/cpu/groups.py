@@ -1,0 +1,124 @@
+"""Fused groups to object code: definition, schedule, lowering, LLVM; LLVM runs on other threads while Python goes on.
+
+Groups of equal structure are compiled once. Object code is kept in the cache under the hash of the LLVM text, the target and the
+options, so that nothing that can change it is left out of the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from tilewright.graph.node import Function, Node
+from tilewright.graph.ops import Constant, Fused
+from tilewright.kernel.lower.pipeline import lower
+from tilewright.kernel.nodes import Kernel, with_fields
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.machine.description import Machine
+from tilewright.plan.build import CompiledGroup, Layout
+from tilewright.support.cache import Cache
+from tilewright.support.hashing import content_hash
+from tilewright.support.settings import Settings
+from tilewright.target.cpu.codegen.kernel import generate, workspace_bytes
+from tilewright.target.cpu.llvm import LlvmOptions, LlvmTarget, compile_to_object, llvm_target
+from tilewright.target.cpu.rules.choose import schedule_kernel
+from tilewright.transform.lower_groups import lower_group
+
+PLACEHOLDER = "tilewright_kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCode:
+    """All forms of one compiled group: the kernel as defined, its schedule, the lowered kernel, LLVM text, and the symbol of its function."""
+
+    defined: Kernel
+    schedule: Schedule
+    lowered: Kernel
+    ir: str
+    symbol: str
+    group: CompiledGroup
+
+
+@dataclass(slots=True)
+class GroupCompiler:
+    """Compiles the fused groups of one model. Use as a context manager; `objects` waits for LLVM."""
+
+    machine: Machine
+    settings: Settings
+    cache: Cache | None = None
+    workers: int = 2
+    codes: dict[tuple[Function, frozenset[int]], GroupCode] = field(default_factory=dict)
+    pending: dict[str, Future[bytes]] = field(default_factory=dict)
+    executor: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> GroupCompiler:
+        self.executor = ThreadPoolExecutor(self.workers, thread_name_prefix="tilewright-llvm")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.executor is not None:
+            self.executor.shutdown(wait=True, cancel_futures=True)
+
+    def __call__(self, node: Node) -> CompiledGroup | None:
+        """What the planner asks of each node."""
+        return self.code(node).group if isinstance(node.op, Fused) else None
+
+    def code(self, node: Node) -> GroupCode:
+        """The code of a fused node; the object code may still be in the making."""
+        if not isinstance(node.op, Fused):
+            raise TypeError(f"{node!r} is not a fused group")
+        constants = frozenset(i for i, value in enumerate(node.inputs) if isinstance(value.op, Constant))
+        key = (node.op.body, constants)
+        found = self.codes.get(key)
+        if found is None:
+            found = make_code(node.op.body, constants, self.machine, self.settings)
+            self.codes[key] = found
+            self.submit(found.symbol, found.ir)
+        return found
+
+    def submit(self, symbol: str, ir: str) -> None:
+        """Have LLVM compile a module, unless that is under way or in the cache."""
+        if symbol not in self.pending:
+            if self.executor is None:
+                raise RuntimeError("GroupCompiler is used outside of its `with` block")
+            target, options = llvm_target(self.machine), LlvmOptions()
+            self.pending[symbol] = self.executor.submit(cached_object, ir, target, options, self.cache)
+
+    def objects(self) -> dict[str, bytes]:
+        """Object code by symbol, when all of it is there."""
+        return {symbol: future.result() for symbol, future in sorted(self.pending.items())}
+
+
+def cached_object(ir: str, target: LlvmTarget, options: LlvmOptions, cache: Cache | None) -> bytes:
+    """The object code of an LLVM module, from the cache if it is there."""
+    if cache is None:
+        return compile_to_object(ir, target, options)
+    key = content_hash("object", ir, target, options, llvm_version())
+    found = cache.get(key)
+    if found is None:
+        found = compile_to_object(ir, target, options)
+        cache.put(key, found)
+    return found
+
+
+def llvm_version() -> str:
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    return f"{llvmlite.__version__}/{'.'.join(map(str, llvm.llvm_version_info))}"
+
+
+def make_code(body: Function, constants: frozenset[int], machine: Machine, settings: Settings) -> GroupCode:
+    """Everything up to LLVM text for the body of a fused group whose operands in `constants` are constants of the model."""
+    defined = lower_group(body)
+    schedule = schedule_kernel(defined, constants, machine)
+    lowered = lower(schedule.kernel)
+    text = generate(with_fields(lowered, name=PLACEHOLDER), machine)
+    symbol = f"tw_{body.name[:40]}_{content_hash(text)[:16]}"
+    ir = text.replace(PLACEHOLDER, symbol)
+    index = {buffer.name: i for i, buffer in enumerate(defined.inputs)}
+    packed: Mapping[int, Layout] = {index[layout.buffer]: layout for layout in schedule.layouts}
+    group = CompiledGroup(with_fields(lowered, name=symbol), workspace_bytes(lowered), packed)
+    return GroupCode(defined, schedule, lowered, ir, symbol, group)
+

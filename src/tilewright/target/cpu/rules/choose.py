@@ -1,0 +1,33 @@
+"""Which rule schedules a kernel."""
+
+from __future__ import annotations
+
+from tilewright.kernel.nodes import Kernel
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.machine.description import Machine
+from tilewright.support.errors import ScheduleError
+from tilewright.target.cpu.rules.contraction import schedule_contraction
+from tilewright.target.cpu.rules.inline import inline_producers
+from tilewright.target.cpu.rules.reduction import schedule_rest
+from tilewright.target.cpu.rules.rowwise import schedule_rows
+from tilewright.target.cpu.rules.structure import as_product, block_of
+
+
+def schedule_kernel(kernel: Kernel, constants: frozenset[int], machine: Machine) -> Schedule:
+    """The default schedule. `constants` are the numbers of the inputs that are constants of the model (they may be repacked)."""
+    s = inline_producers(Schedule.of(kernel))
+    names = frozenset(kernel.inputs[i].name for i in constants)
+    products = [name for name in s.blocks() if as_product(block_of(s, name)) is not None]
+    for name in products:
+        try:
+            scheduled = schedule_contraction(s, name, names, machine)
+        except ScheduleError:
+            scheduled = None
+        if scheduled is not None:
+            s = scheduled
+    if not products:
+        try:
+            s = schedule_rows(s, machine)
+        except ScheduleError:
+            pass
+    return schedule_rest(s, machine)

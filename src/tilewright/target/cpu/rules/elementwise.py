@@ -1,0 +1,99 @@
+"""Nests of one block without reduction: flat where memory is walked in order, vectors along the last axis, threads along the rest."""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import Op
+from tilewright.kernel.nodes import Block, Store
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.machine.description import Machine
+from tilewright.support.errors import ScheduleError
+from tilewright.target.cpu.rules.structure import block_of, extent_value, spatial, uses, value_loads
+
+UNROLL = 4  # vectors per iteration of a flat loop: enough loads in flight
+TASK = 4096  # elements of one flat loop that a task takes at least
+
+
+def schedule_nest(s: Schedule, name: str, machine: Machine, parallel: bool = True) -> Schedule:
+    """Vectorise and, at the root, parallelise the nest of one injective block. `parallel`: it is not inside another loop."""
+    block = block_of(s, name)
+    loops = own_loops(s, name)
+    if not loops or not isinstance(block.body, Store):
+        return s
+    lanes = vector_lanes(block, machine)
+    flat = contiguous_suffix(block)
+    outer, inner = list(loops[: len(loops) - flat]), list(loops[len(loops) - flat :])
+    if len(inner) > 1:
+        s, vector = s.fuse(*inner)
+    else:
+        vector = inner[0]
+    extent = s.nest.loop(vector).stmt.extent
+    if extent.is_const and extent.value < 2:
+        return parallelise(s, [*outer, vector]) if parallel else s
+    if not outer and extent_value(extent, TASK * 8) > lanes * UNROLL * 2:
+        s, (chunk, part, lane) = s.split(vector, (None, UNROLL, lanes))
+        s = s.vectorize(lane)
+        s = s.unroll(part)
+        return s.parallel(chunk) if parallel else s
+    width = min(lanes, int(extent.value)) if extent.is_const else lanes
+    s, (chunk, lane) = s.split(vector, width)
+    s = s.vectorize(lane)
+    return parallelise(s, outer or [chunk]) if parallel else s
+
+
+def parallelise(s: Schedule, loops: list[str]) -> Schedule:
+    """Fuse loops at the root and run the result in parallel; where iterations depend on each other they stay serial."""
+    try:
+        if len(loops) > 1:
+            s, fused = s.fuse(*loops)
+        else:
+            fused = loops[0]
+        return s.parallel(fused)
+    except ScheduleError:
+        return s
+
+
+def own_loops(s: Schedule, name: str) -> tuple[str, ...]:
+    """The loops around a block that hold no other block, outermost first."""
+    names = []
+    for placed in s.nest.blocks[name].around:
+        if len([b for b in s.nest.blocks.values() if placed in b.around]) == 1:
+            names.append(placed.var.name)
+    return tuple(names)
+
+
+def vector_lanes(block: Block, machine: Machine) -> int:
+    """Lanes for the widest dtype that the block computes with."""
+    body = block.body
+    if not isinstance(body, Store):
+        return 1
+    widths = [body.buffer.dtype.bits] + [load.dtype.bits for load in value_loads(block)]
+    narrow_float = any(load.dtype.is_float and load.dtype.bits < 32 for load in value_loads(block))
+    return machine.lanes(max(32 if narrow_float else 8, *(min(w, 64) for w in widths)))
+
+
+def contiguous_suffix(block: Block) -> int:
+    """How many of the last iters may be walked as one flat axis: over them, every load is at consecutive addresses or does not move."""
+    iters = spatial(block)
+    body = block.body
+    if not isinstance(body, Store) or any(e.op is Op.VAR and e not in {it.var for it in iters} for e in body.indices):
+        return 1
+    if [index for index in body.indices] != [it.var for it in iters]:
+        return 1
+    best = 1
+    for count in range(2, len(iters) + 1):
+        suffix = [it.var for it in iters[len(iters) - count :]]
+        for load in value_loads(block):
+            if not any(uses(load, v) for v in suffix):
+                continue
+            tail = list(load.args[len(load.args) - count :]) if len(load.args) >= count else []
+            whole = [d is it.extent for d, it in zip(load.attr.shape[len(load.args) - count + 1 :], iters[len(iters) - count + 1 :])]
+            if tail != suffix or not all(whole) or any(uses_any(i, suffix) for i in load.args[: len(load.args) - count]):
+                return best
+        best = count
+    return best
+
+
+def uses_any(index: object, variables: list[object]) -> bool:
+    from tilewright.ir.expr import Expr, walk
+
+    return isinstance(index, Expr) and any(e in variables for e in walk(index))

@@ -1,0 +1,49 @@
+"""What is computed where it is used, before anything else is decided."""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import Op, walk
+from tilewright.kernel.nodes import Block, Store
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.support.errors import ScheduleError
+from tilewright.target.cpu.rules.structure import as_product, block_of, is_expensive, is_injective, is_movement, is_reduction, value_loads, writes_output
+
+
+def inline_producers(s: Schedule) -> Schedule:
+    """Inline the injective blocks that cost nothing to recompute where they are read, in program order."""
+    for name in s.blocks():
+        if name not in s.nest.blocks or writes_output(s, name) or not is_injective(block_of(s, name)):
+            continue
+        if _worth_inlining(s, name):
+            try:
+                s = s.inline(name)
+            except ScheduleError:
+                continue  # an imperative reader: the block keeps its buffer
+    return s
+
+
+def _worth_inlining(s: Schedule, name: str) -> bool:
+    block = block_of(s, name)
+    consumers = [block_of(s, consumer) for consumer in s.consumers(name)]
+    if not consumers:
+        return False
+    if is_movement(block):
+        return True
+    buffers = s.nest.outputs(name)
+    reads = sum(load.attr in buffers for consumer in consumers for load in value_loads(consumer))
+    if is_expensive(block) and (reads > 1 or len(consumers) > 1):
+        return False
+    return all(_takes(consumer, block, reads) for consumer in consumers)
+
+
+def _takes(consumer: Block, producer: Block, reads: int) -> bool:
+    if is_injective(consumer):
+        return True
+    if not is_reduction(consumer) or as_product(consumer) is not None:
+        return False
+    # a pad's select in the innermost loop of a window costs more than the padded copy
+    return reads == 1 and not (_selects(producer) and len(consumer.iters) > len(producer.iters))
+
+
+def _selects(block: Block) -> bool:
+    return isinstance(block.body, Store) and any(e.op is Op.SELECT for e in walk(block.body.value))

@@ -1,0 +1,132 @@
+"""Reductions that are no matrix products: pooling, sums over axes, depthwise convolutions.
+
+Two ways to use vectors. Along an output axis, when the loads move with it by at most one element: each lane has its own sum. Along the
+reduced axis, when that is the one that memory runs along: each lane sums a part (rfactor), and the parts are added at the end.
+"""
+
+from __future__ import annotations
+
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.machine.description import Machine
+from tilewright.support.errors import ScheduleError
+from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
+from tilewright.target.cpu.rules.structure import block_of, extent_value, reductions, spatial, stride, value_loads, writes_output
+
+SHORT = 8  # reduction loops up to this length are unrolled
+
+
+def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool = True) -> Schedule:
+    """Vectorise the nest of one reduction block; at the root also parallelise it and compute its elementwise consumers with it."""
+    block = block_of(s, name)
+    if not spatial(block) or _along_reduction(s, name):
+        return reduce_along_memory(s, name, machine, parallel)
+    return reduce_lanes(s, name, machine, parallel)
+
+
+def _along_reduction(s: Schedule, name: str) -> bool:
+    """Memory runs along the last reduction axis rather than along the last output axis."""
+    block = block_of(s, name)
+    last, inner = spatial(block)[-1], reductions(block)[-1]
+    steps = [(stride(load, last.var), stride(load, inner.var)) for load in value_loads(block)]
+    by_output = all(step[0] in (0, 1) for step in steps) and extent_value(last.extent) > 1
+    by_reduction = any(step[1] == 1 for step in steps) and all(step[1] in (0, 1) for step in steps)
+    if by_output and not all(step[0] == 0 for step in steps):
+        return False
+    return by_reduction and extent_value(inner.extent) >= 8
+
+
+def reduce_lanes(s: Schedule, name: str, machine: Machine, parallel: bool) -> Schedule:
+    """One sum per lane, kept in a register over the reduction loops; consumers follow on the register."""
+    block = block_of(s, name)
+    loops = s.loops_of(name)[-len(block.iters) :]
+    count = len(spatial(block))
+    outer, vector, inner = list(loops[: count - 1]), loops[count - 1], list(loops[count:])
+    dtype_bits = max(8, *(load.dtype.bits for load in value_loads(block))) if value_loads(block) else 32
+    lanes = machine.lanes(min(max(dtype_bits, s.nest.outputs(name)[0].dtype.bits), 64))
+    extent = s.nest.loop(vector).stmt.extent
+    width = min(lanes, int(extent.value)) if extent.is_const else lanes
+    if writes_output(s, name):
+        s, (epilogue, *_) = s.cache_write(name, "local")
+    else:
+        consumers = s.consumers(name)
+        epilogue = consumers[0] if len(consumers) == 1 else ""
+        if epilogue:
+            s = s.set_scope(s.nest.outputs(name)[0].name, "local")
+    s, (chunk, lane) = s.split(vector, width)
+    s = s.reorder(chunk, *inner, lane)
+    if epilogue:
+        try:
+            s, made = s.reverse_compute_at(epilogue, chunk)
+            s = _vectorised_tail(s, made[-1], width)
+        except ScheduleError:
+            s = _unlocal(s, name)
+    if inner:
+        s = s.vectorize(lane)
+        s, _ = s.decompose_reduction(name, inner[0])
+    else:
+        s = s.vectorize(lane)
+    for loop in inner:
+        size = s.nest.loop(loop).stmt.extent
+        if size.is_const and size.value <= SHORT:
+            s = s.unroll(loop)
+    return parallelise(s, outer or [chunk]) if parallel else s
+
+
+def _unlocal(s: Schedule, name: str) -> Schedule:
+    return s.set_scope(s.nest.outputs(name)[0].name, "global")
+
+
+def _vectorised_tail(s: Schedule, loop: str, width: int) -> Schedule:
+    """Vectorise the innermost loop of what was computed at a tile, if it still has the tile's width."""
+    try:
+        extent = s.nest.loop(loop).stmt.extent
+        return s.vectorize(loop) if extent.is_const and 1 < extent.value <= max(width, 2) else s
+    except ScheduleError:
+        return s
+
+
+def reduce_along_memory(s: Schedule, name: str, machine: Machine, parallel: bool) -> Schedule:
+    """Partial sums in lanes along the reduced axis, added at the end."""
+    block = block_of(s, name)
+    loops = list(s.loops_of(name)[-len(block.iters) :])
+    count = len(spatial(block))
+    outer, inner = loops[:count], loops[count:]
+    lanes = machine.lanes(max(32, *(load.dtype.bits for load in value_loads(block)), 32))
+    last = inner[-1]
+    extent = s.nest.loop(last).stmt.extent
+    if extent.is_const and extent.value < 2 * lanes:
+        return parallelise(s, outer) if parallel and outer else s
+    s, (chunk, lane) = s.split(last, lanes)
+    s, (partial, *_) = s.rfactor(lane)
+    s = s.set_scope(s.nest.outputs(partial)[0].name, "local")
+    s = s.vectorize(lane)
+    s, _ = s.decompose_reduction(partial, [*inner[:-1], chunk][0])
+    return parallelise(s, outer) if parallel and outer else s
+
+
+def schedule_rest(s: Schedule, machine: Machine) -> Schedule:
+    """Each nest at the root for itself."""
+    for name in s.blocks():
+        if name in s.nest.blocks:
+            s = schedule_alone(s, name, machine)
+    return s
+
+
+def schedule_alone(s: Schedule, name: str, machine: Machine) -> Schedule:
+    from tilewright.target.cpu.rules.structure import is_injective, is_reduction
+
+    placed = s.nest.blocks[name]
+    if any(loop.kind != "serial" for loop in placed.around):
+        return s
+    if len([b for b in s.nest.blocks.values() if placed.around and b.around and b.around[0] is placed.around[0]]) > 1:
+        return s
+    block = placed.stmt
+    try:
+        if is_injective(block):
+            return schedule_nest(s, name, machine)
+        if is_reduction(block):
+            return schedule_reduction(s, name, machine)
+    except ScheduleError:
+        pass
+    loops = [loop for loop, it in zip(s.loops_of(name), block.iters) if it.kind == "spatial"]
+    return parallelise(s, loops) if loops else s

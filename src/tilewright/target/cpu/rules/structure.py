@@ -1,0 +1,124 @@
+"""What schedule rules ask about the blocks of a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.affine import affine_in
+from tilewright.ir.expr import Expr, Op, free_vars, walk
+from tilewright.kernel.nodes import Block, BlockIter, Store, loads
+from tilewright.kernel.schedule.schedule import Schedule
+
+EXPENSIVE = frozenset({"exp", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "sigmoid", "log1p", "expm1", "asin", "acos", "atan"})
+
+
+def block_of(s: Schedule, name: str) -> Block:
+    return s.nest.blocks[name].stmt
+
+
+def spatial(block: Block) -> tuple[BlockIter, ...]:
+    return tuple(it for it in block.iters if it.kind == "spatial")
+
+
+def reductions(block: Block) -> tuple[BlockIter, ...]:
+    return tuple(it for it in block.iters if it.kind == "reduction")
+
+
+def is_injective(block: Block) -> bool:
+    """One store of an expression for each point, nothing reduced."""
+    return isinstance(block.body, Store) and block.init is None and not reductions(block)
+
+
+def is_reduction(block: Block) -> bool:
+    """One accumulation into a store, with an init."""
+    return isinstance(block.body, Store) and block.init is not None and bool(reductions(block))
+
+
+def writes_output(s: Schedule, name: str) -> bool:
+    return any(buffer in s.kernel.outputs for buffer in s.nest.outputs(name))
+
+
+def extent_value(e: Expr, typical: int = 64) -> int:
+    """A constant extent, or what a symbolic one typically is."""
+    if e.is_const:
+        return int(e.value)
+    from tilewright.plan.memory import typical_value
+
+    return typical_value(e, {v: typical for v in free_vars(e) if v.attr.hi is None})
+
+
+def is_expensive(block: Block) -> bool:
+    body = block.body
+    return isinstance(body, Store) and any(e.op is Op.CALL and e.attr in EXPENSIVE for e in walk(body.value))
+
+
+def is_movement(block: Block) -> bool:
+    """The value is one load, perhaps converted."""
+    if not isinstance(block.body, Store):
+        return False
+    value = block.body.value
+    while value.op is Op.CAST:
+        value = value.args[0]
+    return value.op in (Op.LOAD, Op.CONST)
+
+
+def stride(load: Expr, variable: Expr) -> int | None:
+    """Elements by which the address of a load moves when `variable` grows by one: 0 if it does not depend on it, None if that is not a
+    constant."""
+    step: Expr | None = None
+    result = 0
+    factor = 1
+    known = True
+    for index, dim in zip(reversed(load.args), reversed(load.attr.shape), strict=True):
+        found = affine_in(index, (variable,))
+        if found is None:
+            return None
+        step = found[0][variable]
+        if not (step.is_const and step.value == 0):
+            if not known or not step.is_const:
+                return None
+            result += int(step.value) * factor
+        if dim.is_const:
+            factor *= int(dim.value)
+        else:
+            known = False
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A sum of products of two loads: out[spatial] += left[..] * right[..]. Loads may be converted."""
+
+    block: Block
+    left: Expr
+    right: Expr
+
+
+def as_product(block: Block) -> Product | None:
+    """The block as a sum of products, if it is one."""
+    body = block.body
+    if not is_reduction(block) or not isinstance(body, Store) or body.value.op is not Op.ADD:
+        return None
+    term = next((a for a in body.value.args if a.op is Op.MUL), None)
+    if term is None:
+        return None
+    sides = []
+    for side in term.args:
+        while side.op is Op.CAST:
+            side = side.args[0]
+        sides.append(side)
+    if any(side.op is not Op.LOAD for side in sides):
+        return None
+    return Product(block, sides[0], sides[1])
+
+
+def uses(load: Expr, variable: Expr) -> bool:
+    return any(e is variable for e in walk(*load.args))
+
+
+def value_loads(block: Block) -> list[Expr]:
+    """Loads in the stored value, without the accumulator."""
+    body = block.body
+    if not isinstance(body, Store):
+        return []
+    return [load for load in loads(body.value) if load.attr is not body.buffer]
