@@ -1,0 +1,119 @@
+"""The public functions: `compile`, `load`. `import tilewright` loads this file only when one of them is used."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tilewright
+from tilewright.compiler import Compiled, compile_module
+from tilewright.frontend.onnx.importer import DimRange, import_model
+from tilewright.frontend.onnx.loader import LoadedModel, load_model
+from tilewright.machine.description import Machine
+from tilewright.machine.detect import detect_host
+from tilewright.machine.targets import parse_target, resolve_target
+from tilewright.runtime.artifact import save
+from tilewright.runtime.executable import Executable, load
+from tilewright.support.cache import Cache, open_cache
+from tilewright.support.errors import SettingsError
+from tilewright.support.hashing import content_hash, hash_file, hash_tree
+from tilewright.support.progress import Progress, make_progress
+from tilewright.support.settings import Settings, current_settings
+
+Dims = Mapping[str, "int | tuple[int, int] | str | DimRange"]
+
+
+def compile(  # noqa: A001 (the name that users look for)
+    model: Any,
+    *,
+    target: str = "cpu",
+    dims: Dims | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Executable:
+    """Compile a model to native code.
+
+    model: path of an ONNX file, its bytes, or an `onnx.ModelProto`. target: `cpu` is this machine; see the targets page.
+    dims: for symbolic dims by name a fixed size, a range `(low, high)`, or text `"low..high:multiple"`; others take any size.
+    settings: any of the settings page, for this call only. Raises a TilewrightError that names the model's node.
+    """
+    chosen = current_settings().changed(**settings)
+    machine = target_machine(target)
+    shown = progress or make_progress(chosen.progress)
+    ranges = {name: dim_range(name, value) for name, value in (dims or {}).items()}
+    cache = open_cache(chosen)
+    loaded = load_model(model)
+    key = artifact_key(loaded, ranges, machine, chosen) if cache is not None else None
+    if cache is not None and key is not None:
+        found = cache.get_file(key)
+        if found is not None:
+            return load(found, chosen.threads)
+    compiled = compile_loaded(loaded, ranges, machine, chosen, cache, shown)
+    if cache is not None and key is not None:
+        keep(compiled, cache, key)
+    return Executable(compiled.artifact, chosen.threads)
+
+
+def compile_loaded(
+    loaded: LoadedModel, dims: Mapping[str, DimRange | int], machine: Machine, settings: Settings, cache: Cache | None, progress: Progress
+) -> Compiled:
+    """Compile an opened model, and keep everything that was made on the way."""
+    with progress.stage("import"):
+        module = import_model(loaded, dims).module
+    source = {"source": Path(loaded.source).name, "producer": loaded.proto.producer_name}
+    return compile_module(module, machine, settings, cache, progress, source)
+
+
+def target_machine(target: str) -> Machine:
+    """The machine that a target string means. Raises TargetError."""
+    return resolve_target(parse_target(target), detect_host)
+
+
+def dim_range(name: str, value: int | tuple[int, int] | str | DimRange) -> DimRange | int:
+    """What a user says of a dim. Raises SettingsError when it makes no sense."""
+    if isinstance(value, DimRange):
+        return value
+    if isinstance(value, int):
+        if value < 0:
+            raise SettingsError(f"dim '{name}' cannot be {value}")
+        return value
+    text = value if isinstance(value, str) else f"{value[0]}..{value[1]}"
+    bounds, _, multiple = text.partition(":")
+    low, dots, high = bounds.partition("..")
+    try:
+        if not dots:
+            return dim_range(name, int(low))
+        parsed = DimRange(int(low or 0), int(high) if high else None, int(multiple or 1))
+    except ValueError:
+        raise SettingsError(f"dim '{name}': {value!r} is not understood", hint="give a number, (low, high) or 'low..high:multiple'") from None
+    if parsed.lo < 0 or parsed.multiple < 1 or (parsed.hi is not None and parsed.hi < parsed.lo):
+        raise SettingsError(f"dim '{name}': the range {value!r} is empty or negative")
+    return parsed
+
+
+def artifact_key(loaded: LoadedModel, dims: Mapping[str, DimRange | int], machine: Machine, settings: Settings) -> str | None:
+    """The cache key of a whole artifact: model content, dims, target, settings that change code, and the compiler's own sources.
+    None for models that are not files, which are cheap to miss and costly to hash."""
+    if loaded.mapped is None:
+        return None
+    folder = loaded.folder or Path()
+    external = sorted(
+        {entry.value for tensor in loaded.proto.graph.initializer for entry in tensor.external_data if entry.key == "location"}
+    )
+    hashes = [hash_file(Path(loaded.source)), *(hash_file(folder / name) for name in external if (folder / name).is_file())]
+    ranges = {name: value if isinstance(value, int) else (value.lo, value.hi, value.multiple) for name, value in dims.items()}
+    sources = hash_tree(Path(tilewright.__file__).parent)
+    return content_hash("artifact", sources, hashes, ranges, machine, settings.code_key())
+
+
+def keep(compiled: Compiled, cache: Cache, key: str) -> None:
+    """Put an artifact into the cache."""
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+        path = Path(folder) / "artifact.tw"
+        save(compiled.artifact, path)
+        cache.put_file(key, path)
+
+
+__all__ = ["Executable", "compile", "load"]
