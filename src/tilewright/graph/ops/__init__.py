@@ -16,9 +16,11 @@ from tilewright.graph.ops.ordering import CumulativeScan, ReverseSequence, Sort,
 from tilewright.graph.ops.quantization import Dequantize, DynamicQuantize, Quantize
 from tilewright.graph.ops.recurrent import Gru, Lstm, Rnn, activation
 from tilewright.graph.ops.reduction import ArgReduce, Reduce
+from tilewright.graph.ops.resize import Resize
 from tilewright.graph.ops.selection import NonZeroIndices, Unique, compress, nonzero, unique
 from tilewright.graph.ops.softmax import LogSoftmax, Softmax
 from tilewright.graph.ops.source import BindSize, Constant, ConstantData, Iota, RandomNormal, RandomUniform, SizeValue, constant
+from tilewright.graph.ops.tree import TreeEnsemble
 from tilewright.graph.ops.window import MaxPoolIndices, WindowReduce
 
 OPERATORS: dict[str, type[Operator]] = {
@@ -38,6 +40,8 @@ OPERATORS: dict[str, type[Operator]] = {
         NonMaxSuppression,
         Lstm, Gru, Rnn,
         Quantize, Dequantize, DynamicQuantize,
+        Resize,
+        TreeEnsemble,
     )
 }  # fmt: skip
 
@@ -87,6 +91,7 @@ __all__ = [
     "Reduce",
     "RefineShape",
     "Reshape",
+    "Resize",
     "ReverseSequence",
     "RmsNorm",
     "Rnn",
@@ -100,6 +105,7 @@ __all__ = [
     "Sort",
     "TopK",
     "Transpose",
+    "TreeEnsemble",
     "Unary",
     "Unique",
     "WindowReduce",
