@@ -36,9 +36,9 @@ _F32 = dtypes.float32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resize(Operator):
-    """(x) -> x interpolated to the shape `sizes`. `scales` gives the ratio of each axis as the model states it, None where it is the ratio of
-    the sizes. `mode`, `coordinate` (COORDINATES), `nearest` (NEAREST), `cubic_a`, `exclude_outside`, `antialias` are as in ONNX; `extrapolation`
-    fills what tf_crop_and_resize takes from outside, `roi` is (starts..., ends...) or empty. Interpolates in float32."""
+    """(x) -> x interpolated to the shape `sizes`. `scales` gives the ratio of each axis as the model states it, None where it is the ratio
+    of the sizes. `mode`, `coordinate` (COORDINATES), `nearest` (NEAREST), `cubic_a`, `exclude_outside`, `antialias` are as in ONNX;
+    `extrapolation` fills what tf_crop_and_resize takes from outside, `roi` is (starts..., ends...) or empty. Interpolates in float32."""
 
     name: ClassVar[str] = "resize"
     sizes: tuple[Expr, ...]
@@ -174,6 +174,15 @@ class Resize(Operator):
 
             source = k.reduce("resize", shape, (count,), term, "sum")
         return k.compute("resize", self.sizes, lambda *i: self._filled(axes, i, cast_scalar(source[i], x.dtype, False)))
+
+
+def _weighted(source: Tensor, a: int, dim: Expr, first: Tensor, weight: Tensor, *i: Expr) -> Expr:
+    """The share of tap `i[-1]` in element `i[:-1]`."""
+    *at, tap = i
+    share = weight[at[a], tap]
+    at[a] = minimum(maximum(first[at[a]] + tap, const(0)), dim - 1)
+    value = _wide(source[tuple(at)])
+    return value * cast(value.dtype, share)
 
 
 def _same(i: Expr) -> Expr:

@@ -38,8 +38,8 @@ _TESTS: dict[str, Callable[[Expr, Expr], Expr]] = {
 class TreeEnsemble(Operator):
     """(x[n, features], roots, feature, split, if_true, if_false, leaf_begin, leaf_target, leaf_weight, *more) -> [n, targets].
 
-    Tables are int32 vectors; `split` and `leaf_weight` have x's dtype (float32 or float64). `mode` is one of MODES for every node, or "mixed":
-    then `more` starts with mode int8 (index into MODES), member_begin int32, members (x's dtype): node j tests members
+    Tables are int32 vectors; `split` and `leaf_weight` have x's dtype (float32 or float64). `mode` is one of MODES for every node, or
+    "mixed": then `more` starts with mode int8 (index into MODES), member_begin int32, members (x's dtype): node j tests members
     [member_begin[j], member_begin[j + 1]). With `missing`, `more` ends with a bool table: NaN goes to the true child there. Targets
     that no tree contributes to are 0.
     """
@@ -119,12 +119,12 @@ class TreeEnsemble(Operator):
                     target = s.let("target", cast(dtypes.int64, t["leaf_target"][begin + entry]))
                     weight = s.let("weight", t["leaf_weight"][begin + entry])
                     old = out[n, target]
-                    if not extreme:
+                    if extreme:
+                        best = maximum(old, weight) if self.aggregate == "max" else minimum(old, weight)
+                        s.store(out, (n, target), select(seen[0][n, target], best, weight))
+                        s.store(seen[0], (n, target), True)
+                    else:
                         s.store(out, (n, target), old + weight)
-                        continue
-                    best = maximum(old, weight) if self.aggregate == "max" else minimum(old, weight)
-                    s.store(out, (n, target), select(seen[0][n, target], best, weight))
-                    s.store(seen[0], (n, target), True)
             if self.aggregate == "average":
                 with s.loop("target", self.targets) as target:
                     s.store(out, (n, target), out[n, target] / cast(x.dtype, trees))
