@@ -19,16 +19,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import COMPARISONS, TRUE, Expr, Op
-from tilewright.kernel import scalars
-from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, Seq, Stmt, Store, While, children, loads, own_exprs
+from tilewright.ir.expr import TRUE, Expr, Op
+from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, Seq, Stmt, Store, While, children, loads
+from tilewright.kernel.private_scratch import private_scratch
+from tilewright.kernel.python_formulas import Formulas
 from tilewright.support.errors import VerifyError
 
 Access = Literal["load", "store"]
 
 # CPython allows 20 nested loops in one function; deeper nests continue in an inner function.
 _MAX_NESTING = 12
-_VARIABLE_BITS = 40  # sizes and loop variables are below 2**40 in anything that can be interpreted
 _LARGE = 1 << 16  # private buffers above this many elements are kept sparse
 
 
@@ -94,7 +94,7 @@ class _Emitter:
     indent: int = 1
     nesting: int = 0
     count: int = 0
-    constants: dict[str, Any] = field(default_factory=dict)
+    formulas: Formulas = field(default_factory=Formulas)
     sites: list[Site] = field(default_factory=list)
     tables: dict[str, None] = field(default_factory=dict)
     variables: dict[Expr, str] = field(default_factory=dict)
@@ -102,7 +102,6 @@ class _Emitter:
     pure: list[dict[Expr, str]] = field(default_factory=lambda: [{}])
     volatile: list[dict[Expr, str]] = field(default_factory=lambda: [{}])
     has_load: dict[Expr, bool] = field(default_factory=dict)
-    widths: dict[Expr, int] = field(default_factory=dict)
     places: dict[Buffer, _Place] = field(default_factory=dict)
     levels: list[_Level] = field(default_factory=list)
     parallel_count: int = 0
@@ -127,8 +126,9 @@ class _Emitter:
                 self._allocate(buffer)
         self._stmt(kernel.body)
         head = ["def run(buffers, sizes):"]
-        self.constants.update({"empty": _empty, "trunc_divide": scalars.trunc_divide, "trunc_remainder": scalars.trunc_remainder})
-        return PythonKernel("\n".join(head + self.lines) + "\n", self.constants, tuple(self.sites), tuple(self.tables))
+        return PythonKernel(
+            "\n".join(head + self.lines) + "\n", {**self.formulas.constants, "empty": _empty}, tuple(self.sites), tuple(self.tables)
+        )
 
     # Statements
 
@@ -346,7 +346,7 @@ class _Emitter:
     def _value(self, e: Expr) -> str:
         """A Python atom that holds the value of `e`, after emitting what computes it."""
         if e.op is Op.CONST:
-            return self._literal(e)
+            return self.formulas.literal(e)
         if e.op is Op.VAR:
             name = self.variables.get(e)
             if name is None:
@@ -366,14 +366,6 @@ class _Emitter:
             found = self.has_load[e] = e.op is Op.LOAD or any(self._loads(a) for a in e.args)
         return found
 
-    def _literal(self, e: Expr) -> str:
-        value = e.attr
-        if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
-            name = "nan" if value != value else ("inf" if value > 0 else "minus_inf")
-            self.constants[name] = value
-            return name
-        return f"({value!r})" if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0 else repr(value)
-
     def _compute(self, e: Expr) -> str:
         if e.op is Op.LOAD:
             return self._load(e)
@@ -387,7 +379,7 @@ class _Emitter:
             bits = e.dtype.bits
             site = self._site("load", None)
             self._line(f"if not 0 <= {args[1]} < {bits}: raise no_value({site}, 'shift by ' + str({args[1]}), {self._loop_values()})")
-        self._line(f"{name} = {self._formula(e, args)}")
+        self._line(f"{name} = {self.formulas.formula(e, args, self._is_small)}")
         return name
 
     def _load(self, e: Expr) -> str:
@@ -411,94 +403,9 @@ class _Emitter:
         self._scope(lambda: self._line(f"{name} = {self._value(e.args[2])}"), keep_loads=True)
         return name
 
-    def _formula(self, e: Expr, args: list[str]) -> str:
-        op, dtype = e.op, e.dtype
-        a = args[0]
-        if op is Op.CALL:
-            return self._call(e, args)
-        if op is Op.CAST:
-            source = e.args[0].dtype
-            return f"{self._global(f'cast_{source}_{dtype}', scalars.caster(source, dtype))}({a})"
-        if op is Op.BITCAST:
-            source = e.args[0].dtype
-            return f"{self._global(f'bitcast_{source}_{dtype}', scalars.bitcaster(source, dtype))}({a})"
-        if op is Op.NOT:
-            return f"not {a}" if dtype.kind == "bool" else self._wrap(f"~{a}", dtype)
-        b = args[1]
-        if op in COMPARISONS:
-            return f"{a} {_SYMBOLS[op]} {b}"
-        if dtype.kind in ("float", "complex"):
-            return self._float_formula(op, dtype, a, b)
-        if dtype.kind == "bool":
-            return f"bool({a} {_SYMBOLS[op]} {b})" if op in _SYMBOLS else f"{_BOOL_WORDS[op]}".format(a=a, b=b)
-        if op in (Op.MIN, Op.MAX):
-            return f"{a} if {a} {'<=' if op is Op.MIN else '>='} {b} else {b}"
-        if op in (Op.TRUNCDIV, Op.TRUNCMOD):
-            return self._wrap(f"{'trunc_divide' if op is Op.TRUNCDIV else 'trunc_remainder'}({a}, {b})", dtype)
-        text = f"{a} {_SYMBOLS[op]} {b}"
-        return text if self._width(e) < dtype.bits else self._wrap(text, dtype)
-
-    def _float_formula(self, op: Op, dtype: DType, a: str, b: str) -> str:
-        if op in (Op.MIN, Op.MAX):
-            function = scalars.float_min if op is Op.MIN else scalars.float_max
-            return f"{self._global(function.__name__, function)}({a}, {b})"
-        if op in (Op.ADD, Op.SUB, Op.MUL):
-            text = f"{a} {_SYMBOLS[op]} {b}"
-        else:
-            functions = _FLOAT_DIVISIONS
-            text = f"{self._global(functions[op].__name__, functions[op])}({a}, {b})"
-        return self._round(text, dtype)
-
-    def _call(self, e: Expr, args: list[str]) -> str:
-        name, dtype = str(e.attr), e.args[0].dtype
-        if name == "popcount":
-            return f"{self._global('popcount', scalars.popcount)}({args[0]}, {dtype.bits})"
-        text = f"{self._global('call_' + name, scalars.INTRINSIC_VALUES[name])}({', '.join(args)})"
-        if e.dtype.kind == "bool":
-            return text
-        return self._round(text, dtype) if dtype.is_float else self._wrap(text, dtype)
-
-    def _round(self, text: str, dtype: DType) -> str:
-        return text if dtype.bits == 64 and dtype.is_float else f"{self._global(f'round_{dtype}', scalars.rounder(dtype))}({text})"
-
-    def _wrap(self, text: str, dtype: DType) -> str:
-        mask = (1 << dtype.bits) - 1
-        if dtype.kind == "uint":
-            return f"({text}) & {mask}"
-        half = 1 << (dtype.bits - 1)
-        return f"(({text}) + {half} & {mask}) - {half}"
-
-    def _width(self, e: Expr) -> int:
-        """Bits that the magnitude of an integer expression needs, if it does not wrap: where they fit, wrapping is left out."""
-        found = self.widths.get(e)
-        if found is not None:
-            return found
-        bits = e.dtype.bits
-        match e.op:
-            case Op.CONST:
-                width = int(e.attr).bit_length()
-            case Op.VAR if e.dtype.bits == 64 and e in self.extents:
-                width = _VARIABLE_BITS
-            case Op.VAR if e in self.kernel.sizes:
-                width = _VARIABLE_BITS
-            case Op.ADD | Op.SUB if e.dtype.kind == "int" or e.op is Op.ADD:
-                width = max(self._width(e.args[0]), self._width(e.args[1])) + 1
-            case Op.MUL:
-                width = self._width(e.args[0]) + self._width(e.args[1])
-            case Op.FLOORDIV if e.args[1].is_const and e.args[1].attr > 0:
-                width = self._width(e.args[0])
-            case Op.FLOORMOD if e.args[1].is_const and e.args[1].attr > 0:
-                width = self._width(e.args[1])
-            case Op.MIN | Op.MAX | Op.SELECT:
-                width = max(self._width(a) for a in e.args[-2:])
-            case Op.SHR:
-                width = self._width(e.args[0])
-            case Op.AND | Op.OR | Op.XOR:
-                width = bits - 1  # of values in range: never wraps
-            case _:
-                width = bits
-        self.widths[e] = width = min(width, bits)
-        return width
+    def _is_small(self, variable: Expr) -> bool:
+        """Sizes and loop variables: far below the limits of int64."""
+        return variable.dtype.bits == 64 and (variable in self.extents or variable in self.kernel.sizes)
 
     # Text
 
@@ -508,10 +415,6 @@ class _Emitter:
     def _fresh(self, name: str) -> str:
         self.count += 1
         return f"{re.sub(r'^(?=[0-9])|[^0-9A-Za-z_]', '_', name)}_{self.count}"
-
-    def _global(self, name: str, value: Any) -> str:
-        self.constants[name] = value
-        return name
 
     def _site(self, access: Access, buffer: Buffer | None) -> str:
         self.sites.append(Site(self.block, access, buffer, tuple(var.name for var in self.loop_variables)))
@@ -563,19 +466,6 @@ class _Emitter:
             self.variables[var] = previous
 
 
-_SYMBOLS: dict[Op, str] = {
-    Op.ADD: "+", Op.SUB: "-", Op.MUL: "*", Op.FLOORDIV: "//", Op.FLOORMOD: "%", Op.EQ: "==", Op.NE: "!=", Op.LT: "<", Op.LE: "<=",
-    Op.AND: "&", Op.OR: "|", Op.XOR: "^", Op.SHL: "<<", Op.SHR: ">>",
-}  # fmt: skip
-_BOOL_WORDS: dict[Op, str] = {Op.MIN: "{a} and {b}", Op.MAX: "{a} or {b}"}
-_FLOAT_DIVISIONS: dict[Op, Callable[[Any, Any], Any]] = {
-    Op.DIV: scalars.divide,
-    Op.FLOORDIV: scalars.floor_divide,
-    Op.FLOORMOD: scalars.floor_mod,
-    Op.TRUNCMOD: scalars.float_mod,
-}
-
-
 def zero_of(dtype: DType) -> Any:
     """What an element that nobody wrote holds when accesses are not checked."""
     return {"bool": False, "float": 0.0, "complex": 0j, "string": ""}.get(dtype.kind, 0)
@@ -593,38 +483,3 @@ def _written(stmt: Stmt) -> frozenset[Buffer]:
     if isinstance(stmt, Store):
         return frozenset({stmt.buffer})
     return frozenset().union(*(_written(child) for child in children(stmt)))
-
-
-def private_scratch(kernel: Kernel) -> dict[int, list[Buffer]]:
-    """For each parallel or vectorized loop, by its number in program order, the kernel's scratch that is used nowhere but in it."""
-    paths: dict[Buffer, tuple[int, ...]] = {}
-    wanted = set(kernel.scratch)
-    count = 0
-
-    def use(buffer: Buffer, path: tuple[int, ...]) -> None:
-        if buffer not in wanted:
-            return
-        known = paths.get(buffer, path)
-        shared = 0
-        while shared < min(len(known), len(path)) and known[shared] == path[shared]:
-            shared += 1
-        paths[buffer] = path[:shared]
-
-    def visit(stmt: Stmt, path: tuple[int, ...]) -> None:
-        nonlocal count
-        for load in loads(*own_exprs(stmt)):
-            use(load.attr, path)
-        if isinstance(stmt, Store):
-            use(stmt.buffer, path)
-        if isinstance(stmt, For) and stmt.kind in ("parallel", "vectorized"):
-            path = (*path, count)
-            count += 1
-        for child in children(stmt):
-            visit(child, path)
-
-    visit(kernel.body, ())
-    result: dict[int, list[Buffer]] = {}
-    for buffer in kernel.scratch:
-        if paths.get(buffer):
-            result.setdefault(paths[buffer][-1], []).append(buffer)
-    return result

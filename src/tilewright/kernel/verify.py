@@ -30,7 +30,7 @@ from tilewright.kernel.nodes import (
     loads,
     own_exprs,
 )
-from tilewright.kernel.python_source import private_scratch
+from tilewright.kernel.private_scratch import private_scratch
 from tilewright.kernel.script import excerpt
 from tilewright.support.errors import VerifyError
 
