@@ -13,6 +13,7 @@ from pathlib import Path
 from tilewright.machine.cpus import CPUS
 from tilewright.machine.targets import OPTIONS, named_machine
 from tilewright.support.settings import settings_table
+from tilewright.target.cpu.math.accuracy import MAX_ULP, NOTES
 
 DOCS = Path(__file__).parent
 
@@ -58,7 +59,13 @@ def option_rows() -> str:
     return markdown_table(("option", "value"), ((f"`{name}`", option.wanted) for name, option in OPTIONS.items()))
 
 
+def accuracy_rows() -> str:
+    rows = ((f"`{name}`", f"{single:g}", f"{double:g}", NOTES.get(name, "")) for name, (single, double) in MAX_ULP.items())
+    return markdown_table(("function", "float32", "float64", "notes"), rows)
+
+
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "numerics.md": {"ACCURACY": accuracy_rows},
     "settings.md": {"TABLE": settings_rows},
     "targets.md": {"NAMES": cpu_rows, "OPTIONS": option_rows},
 }

@@ -76,6 +76,19 @@ def erf_weight(x: Real) -> Real:
     return x * mp.erfc(x) / mp.erf(x) if x > mp.ldexp(1, -60) else mp.sqrt(mp.pi) / 2
 
 
+# erf in float64: x on [0, 5.95] is mapped to t = (x - 4) / (x + 4), in which the exponent's slope is far smoother.
+ERF_MAP = 4
+ERF_FIRST = -2 / mp.sqrt(mp.pi)
+
+
+def erf_mapped(t: Real) -> Real:
+    return (erf_exponent(ERF_MAP * (1 + t) / (1 - t)) - ERF_FIRST) / (1 + t) if t > -1 else Real(0)
+
+
+def erf_mapped_weight(t: Real) -> Real:
+    return erf_weight(ERF_MAP * (1 + t) / (1 - t)) * (1 + t)
+
+
 FITS: tuple[Fit, ...] = (
     Fit("exp", "(exp(r) - 1 - r) / r^2, relative to exp(r) - 1", exp_tail,
         lambda r: abs(r) / abs(mp.expm1(r) / r) if r else Real(0), (-HALF_LN2, HALF_LN2), (4, 10)),
@@ -86,6 +99,14 @@ FITS: tuple[Fit, ...] = (
     Fit("cos", "(cos(r) - 1 + z/2) / z^2 with z = r^2", cos_tail, lambda z: z**2 * Real(1.4), (Real(0), QUARTER_PI**2), (2, 5)),
     Fit("erf", "log(1 - erf(x)) / x, relative to erf(x)", erf_exponent, erf_weight, (Real(0), Real("3.93")), (9, None),
         split_first=True),
+    Fit("erf_mapped", "(log(1 - erf(x)) / x + 2/sqrt(pi)) / (1 + t) with t = (x - 4)/(x + 4), relative to erf(x)", erf_mapped,
+        erf_mapped_weight, (Real(-1), (Real("5.95") - ERF_MAP) / (Real("5.95") + ERF_MAP)), (None, 18)),
+    Fit("asin", "(asin(t)/t - 1) / z with z = t^2, relative to asin(t)", asin_tail, lambda z: z / (1 + z * asin_tail(z)),
+        (Real(0), Real("0.25")), (4, 11)),
+    Fit("atan", "(atan(t)/t - 1) / z with z = t^2, relative to atan(t)", atan_tail, lambda z: z / (1 + z * atan_tail(z)),
+        (Real(0), Real(1)), (8, 19)),
+    Fit("pow_atanh", "(atanh(s)/s - 1 - z/3) / z^2 with z = s^2, relative to atanh(s), for float64's pow", atanh_tail, lambda z: z**2,
+        (Real(0), ((1 - ROOT) / (1 + ROOT)) ** 2 * Real("1.0001")), (None, 8)),
     Fit("pow_log2", "log2(1 + f) / f, for float32's pow", log2_slope, lambda f: 1 / log2_slope(f), (ROOT - 1, 1 / ROOT - 1), (None, 13)),
     Fit("pow_exp2", "(2^r - 1) / r, for float32's pow", exp2_slope, lambda r: abs(r) / Real(2) ** r, (Real(-0.5001), Real(0.5001)),
         (None, 7)),
@@ -159,11 +180,13 @@ def nearest(value: Real, dtype: type[np.floating]) -> float:
     return float(dtype(float(value)))
 
 
-def split(value: Real, dtype: type[np.floating], parts: int) -> list[float]:
-    """`value` as a sum of floats, each the nearest to what is left."""
+def split(value: Real, dtype: type[np.floating], parts: int, from_below: bool = False) -> list[float]:
+    """`value` as a sum of floats, each the nearest to what is left, or the nearest that does not exceed it."""
     result = []
     for _ in range(parts):
         part = nearest(value, dtype)
+        if from_below and part > value:
+            part = float(np.nextafter(dtype(part), dtype(0)))
         result.append(part)
         value -= Real(part)
     return result
@@ -171,7 +194,7 @@ def split(value: Real, dtype: type[np.floating], parts: int) -> list[float]:
 
 SPLITS: tuple[tuple[str, Real], ...] = (
     ("ln2", LN2), ("log2e", 1 / LN2), ("half_pi", mp.pi / 2), ("pi", mp.pi), ("two_over_pi", 2 / mp.pi),
-    ("two_log2e", 2 / LN2), ("third", Real(1) / 3),
+    ("two_log2e", 2 / LN2), ("third", Real(1) / 3), ("erf_slope", ERF_FIRST),
 )  # fmt: skip
 
 
@@ -183,6 +206,8 @@ def table(name: str, column: int, dtype: type[np.floating], report: bool) -> str
     lines = [f"{name}: dict[str, tuple[float, ...]] = {{"]
     for key, value in SPLITS:
         lines.append(f'    "{key}": ({", ".join(literal(v, dtype) for v in split(value, dtype, 3))}),')
+    # All parts positive, so that taking 0 * part from -0 leaves -0.
+    lines.append(f'    "half_pi_parts": ({", ".join(literal(v, dtype) for v in split(mp.pi / 2, dtype, 3, from_below=True))}),')
     for entry in FITS:
         degree = entry.degrees[column]
         if degree is None:
@@ -201,8 +226,8 @@ def table(name: str, column: int, dtype: type[np.floating], report: bool) -> str
 
 HEADER = '''"""Polynomials and constants of the elementary functions, lowest order first. Written by `tools/fit_math.py`; do not edit.
 
-A constant is a sum of three floats, each the nearest to what those before it leave. The bits after each polynomial's interval are its
-greatest weighted error before the rounding errors of evaluation.
+A constant is a sum of three floats, each the nearest to what those before it leave (`half_pi_parts`: not exceeding it). The bits after
+each polynomial's interval are its greatest weighted error before the rounding errors of evaluation.
 """
 
 from __future__ import annotations

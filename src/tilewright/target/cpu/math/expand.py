@@ -8,7 +8,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, Op, call, cast, const, div, transform
 from tilewright.kernel.nodes import Stmt, map_stmt
 from tilewright.kernel.scalars import INTRINSIC_VALUES
-from tilewright.target.cpu.math import exponential, logarithm, power, trigonometric
+from tilewright.target.cpu.math import exponential, inverse_trigonometric, logarithm, power, trigonometric
 from tilewright.target.cpu.math.formats import FORMATS, Format
 
 Expansion = Callable[..., Expr]
@@ -29,9 +29,17 @@ EXPANSIONS: dict[str, Expansion] = {
     "erf": exponential.erf,
     "log": logarithm.log,
     "log2": logarithm.log2,
+    "log1p": logarithm.log1p,
+    "asinh": logarithm.asinh,
+    "acosh": logarithm.acosh,
+    "atanh": logarithm.atanh,
     "sin": trigonometric.sin,
     "cos": trigonometric.cos,
     "tan": trigonometric.tan,
+    "asin": inverse_trigonometric.asin,
+    "acos": inverse_trigonometric.acos,
+    "atan": inverse_trigonometric.atan,
+    "atan2": inverse_trigonometric.atan2,
     "pow": power.power,
     "rsqrt": _rsqrt,
 }

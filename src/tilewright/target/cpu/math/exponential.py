@@ -8,7 +8,7 @@ leave the normal range it is multiplied by two powers, so that overflow and subn
 from __future__ import annotations
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, add, const, div, mul, sub
+from tilewright.ir.expr import Expr, const, div, less, mul, select, sub
 from tilewright.target.cpu.math.formats import (
     Format,
     at_least,
@@ -25,7 +25,7 @@ from tilewright.target.cpu.math.formats import (
 )  # fmt: skip
 
 
-def _half_powers(fmt: Format, rounded: Expr) -> tuple[Expr, Expr]:
+def half_powers(fmt: Format, rounded: Expr) -> tuple[Expr, Expr]:
     """2^floor(n/2) and 2^ceil(n/2) from n + 2 * bias + round_magic: the halves of the word are biased exponents already, and what the
     constant leaves above them is shifted out."""
     word = word_of(fmt, rounded)
@@ -57,7 +57,7 @@ def exp(fmt: Format, x: Expr) -> Expr:
     """Subnormal results are right; 0 and infinity past them."""
     x = at_least(at_most(x, fmt.exp_high), fmt.exp_low)
     rounded, r = reduce(fmt, x, 2 * fmt.bias)
-    first, second = _half_powers(fmt, rounded)
+    first, second = half_powers(fmt, rounded)
     return fma(first, _expm1_reduced(fmt, r), first) * second
 
 
@@ -66,7 +66,7 @@ def exp2(fmt: Format, x: Expr) -> Expr:
     magic = fmt.round_magic + 2 * fmt.bias
     rounded = x + magic
     r = x - (rounded - magic)
-    first, second = _half_powers(fmt, rounded)
+    first, second = half_powers(fmt, rounded)
     return fma(first, mul(r, horner(r, fmt.table["exp2"])), first) * second
 
 
@@ -80,17 +80,25 @@ def expm1(fmt: Format, x: Expr) -> Expr:
 
 
 def sigmoid(fmt: Format, x: Expr) -> Expr:
-    """1 / (1 + exp(-x)). Below about -ln 2 * (bias + 1/2), where the result is about to become subnormal, it is 0: there 2^n turns into
-    infinity by itself."""
-    low, high = -(fmt.bias + 1.12) * fmt.part("ln2"), fmt.bias * fmt.part("ln2")
-    x = at_least(at_most(x, high), low)
+    """1 / (1 + exp(-x)), and 0 from where that is nearly subnormal: arguments past it are moved to one at which 2^n is infinite."""
+    ln2 = fmt.part("ln2")
+    x = select(less(x, -(fmt.bias + 0.4) * ln2), -(fmt.bias + 1.1) * ln2, at_most(x, fmt.bias * ln2))
     magic = fmt.round_magic + fmt.bias
     rounded = fma(x, -fmt.part("log2e"), magic)
     n = rounded - magic
-    # r is minus the reduced argument, so that no operation is spent on the sign of x.
-    r = fma(n, fmt.part("ln2", 1), fma(n, fmt.part("ln2"), x))
-    power = horner(r, (1.0, -1.0, *scaled(fmt.table["exp"], 1.0, -1.0)))
-    return div(const(1.0, fmt.dtype), fma(_power(fmt, rounded), power, 1.0))
+    # Minus the reduced argument, so that no operation is spent on the sign of x.
+    r = fma(n, fmt.part("ln2", 1), fma(n, ln2, x))
+    power = _power(fmt, rounded)
+    tail = mul(r, horner(r, (-1.0, *scaled(fmt.table["exp"], 1.0, -1.0))))
+    return div(const(1.0, fmt.dtype), fma(power, tail, power + 1.0))
+
+
+def tanh(fmt: Format, x: Expr) -> Expr:
+    """With h = (exp(2|x|) - 1) / 2: h - h h/(h + 1) for h <= 1, and 1 - 1/(h + 1) above. Subtracting from what is exact or nearly so,
+    instead of h / (h + 1), keeps the errors of sum and division out of the result."""
+    h = _expm1_rough(fmt, at_most(magnitude(x), 10.0 if fmt.dtype is dtypes.float32 else 20.0), 2.0)
+    top = at_most(h, 1.0)
+    return with_sign_of(fma(-top, div(top, h + 1.0), top), x)
 
 
 def _expm1_rough(fmt: Format, x: Expr, factor: float) -> Expr:
@@ -104,18 +112,22 @@ def _expm1_rough(fmt: Format, x: Expr, factor: float) -> Expr:
     return fma(power, tail, power - 1.0 if factor == 1.0 else fma(power, 1.0 / factor, -1.0 / factor))
 
 
-def tanh(fmt: Format, x: Expr) -> Expr:
-    """h / (h + 1) with h = (exp(2|x|) - 1) / 2."""
-    h = _expm1_rough(fmt, at_most(magnitude(x), 10.0 if fmt.dtype is dtypes.float32 else 20.0), 2.0)
-    return with_sign_of(div(h, add(h, 1.0)), x)
-
-
 def erf(fmt: Format, x: Expr) -> Expr:
     """-(exp(y) - 1) with y = log(1 - erf(|x|)) = |x| q(|x|), a smooth function: one formula for all x."""
-    a = at_most(magnitude(x), 3.93)
-    first, *rest = fmt.table["erf"]
-    y = fma(a, first, a * horner(a, tuple(rest)))
+    slope = _erf_slope_single if fmt.dtype is dtypes.float32 else _erf_slope_double
+    a = at_most(magnitude(x), 3.93 if fmt.dtype is dtypes.float32 else 5.95)
+    y = fma(a, fmt.part("erf_slope"), a * slope(fmt, a))
     return with_sign_of(_expm1_rough(fmt, y, 1.0), x)
+
+
+def _erf_slope_single(fmt: Format, a: Expr) -> Expr:
+    """log(1 - erf(a)) / a without the leading part of its value at 0."""
+    return horner(a, fmt.table["erf"][1:])
+
+
+def _erf_slope_double(fmt: Format, a: Expr) -> Expr:
+    step = div(a + a, a + 4.0)
+    return fma(step, horner(step - 1.0, fmt.table["erf_mapped"]), fmt.part("erf_slope", 1))
 
 
 def _quarter_exp(fmt: Format, x: Expr) -> tuple[Expr, Expr]:

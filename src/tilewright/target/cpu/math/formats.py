@@ -108,7 +108,7 @@ def shift_right(x: Expr, count: int) -> Expr:
 
 
 def two_sum(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """a + b as the rounded sum and its error (Dekker 1971, for |a| >= |b| or a = 0)."""
+    """a + b as the rounded sum and its error (Dekker 1971), where the exponent of a is not below that of b, or a = 0."""
     total = add(a, b)
     return total, b - (total - a)
 

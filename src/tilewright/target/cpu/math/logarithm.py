@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from tilewright.ir.expr import Expr, equal, less, less_equal, mul, select
-from tilewright.target.cpu.math.formats import Format, float_of, fma, horner, shift_right, word_of
+from tilewright.ir.expr import Expr, call, div, equal, less, less_equal, mul, select
+from tilewright.target.cpu.math.formats import Format, float_of, fma, horner, magnitude, shift_right, with_sign_of, word_of
 
 
 def _root_half(fmt: Format) -> int:
@@ -60,3 +60,41 @@ def log2(fmt: Format, x: Expr) -> Expr:
     scale, scale_low = fmt.part("log2e"), fmt.part("log2e", 1)
     low = fma(_tail(fmt, f), scale, f * scale_low)
     return _special(fmt, x, e + fma(f, scale, low))
+
+
+def log1p(fmt: Format, x: Expr) -> Expr:
+    """What x + 1 loses is given back, scaled, to f; for e = 0 this makes f = x."""
+    u = x + 1.0
+    e, m = exponent_and_fraction(fmt, u, subnormal=False)
+    # 2^-e is the number whose exponent field is that of m less that of u; x below unit_high keeps it normal.
+    scale = float_of(fmt, word_of(fmt, m) - word_of(fmt, u) + (fmt.bias << fmt.mantissa))
+    f = m - 1.0
+    f = select(less(x, fmt.unit_high), fma(x - (u - 1.0), scale, f), f)
+    return with_sign_of(_special(fmt, u, _sum(fmt, e, f)), x)
+
+
+def asinh(fmt: Format, x: Expr) -> Expr:
+    """log1p(|x| + x^2 / (1 + sqrt(x^2 + 1))), and log |x| + ln 2 where x^2 could overflow."""
+    a = magnitude(x)
+    big = less(fmt.unit_high, a)
+    square = mul(a, a)
+    small = a + div(square, call("sqrt", fma(a, a, 1.0)) + 1.0)
+    return with_sign_of(_log1p_or_twice(fmt, big, small, a), x)
+
+
+def acosh(fmt: Format, x: Expr) -> Expr:
+    """log1p(t + sqrt(t (t + 2))) with t = x - 1."""
+    t = x - 1.0
+    small = t + call("sqrt", mul(t, t + 2.0))
+    return select(less(x, 1.0), math.nan, _log1p_or_twice(fmt, less(fmt.unit_high, x), small, x))
+
+
+def _log1p_or_twice(fmt: Format, big: Expr, small: Expr, x: Expr) -> Expr:
+    """log(1 + small), or log(2x) where `big`."""
+    return log1p(fmt, select(big, x, small)) + select(big, fmt.number(fmt.part("ln2")), fmt.number(0.0))
+
+
+def atanh(fmt: Format, x: Expr) -> Expr:
+    """log1p(2|x| / (1 - |x|)) / 2."""
+    a = magnitude(x)
+    return with_sign_of(log1p(fmt, div(a + a, 1.0 - a)) * 0.5, x)

@@ -1,4 +1,4 @@
-"""sin, cos, tan, and later their inverses.
+"""sin, cos and tan.
 
 x = n pi/2 + r with |r| <= pi/4, pi/2 as the sum of three floats (Cody and Waite, 1980). With fused multiply-add the first step is exact and
 each further one rounds once relative to its result, so that r is right as long as n is (see docs/numerics.md for how far). Past that r is
@@ -17,7 +17,7 @@ def _reduce(fmt: Format, x: Expr) -> tuple[Expr, Expr]:
     n = sub(rounded, fmt.round_magic)
     r = x
     for part in range(3):
-        r = fma(n, -fmt.part("half_pi", part), r)
+        r = fma(n, -fmt.part("half_pi_parts", part), r)
     return word_of(fmt, rounded), at_least(at_most(r, 1.0), -1.0)
 
 
