@@ -33,7 +33,6 @@ class Fit:
     weight: Function
     interval: tuple[Real, Real]
     degrees: tuple[int | None, int | None]
-    interval64: tuple[Real, Real] | None = None
     split_first: bool = False
 
 
@@ -212,7 +211,7 @@ def table(name: str, column: int, dtype: type[np.floating], report: bool) -> str
         degree = entry.degrees[column]
         if degree is None:
             continue
-        interval = entry.interval64 if column and entry.interval64 else entry.interval
+        interval = entry.interval
         coefficients, error = fit(entry, degree, dtype, interval)
         bits = float(-mp.log(error, 2))
         if report:
