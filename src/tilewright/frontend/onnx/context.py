@@ -341,6 +341,10 @@ class NodeContext:
         """`value` with dims asserted to be `shape` (checked at run time where not provable)."""
         return self._refined(value, as_shape(shape))
 
+    def refine_axis(self, value: Value, axis: int, dim: ExprLike) -> Value:
+        """`value` with the dim of one axis asserted to be `dim`."""
+        return self.refine(value, [*value.shape[:axis], dim, *value.shape[axis + 1 :]])
+
 
 def origin_of(node: onnx.NodeProto) -> Origin:
     """The origin of an ONNX node: its name, or that of its first output."""

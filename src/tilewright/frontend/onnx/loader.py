@@ -58,7 +58,7 @@ def dtype_of(code: int, where: str = "") -> DType:
 @dataclass(slots=True)
 class LoadedModel:
     """A parsed model. `proto` lacks the large weights; `tensor(t)` gives any TensorProto of it as an array (weights of a file are
-    views of the mapped file). `source` names it in messages, `folder` is where external data lies."""
+    views of the mapped file, aligned or not). `source` names it in messages, `folder` is where external data lies."""
 
     proto: onnx.ModelProto
     source: str
@@ -115,8 +115,6 @@ class LoadedModel:
             signed = ((nibbles.astype(np.int8) ^ 8) - 8) if dtype.kind == "int" else nibbles
             decoded: Array = signed.view(dtype.numpy) if dtype.kind == "float" else signed.astype(dtype.numpy)
             return decoded.reshape(shape)
-        if offset % dtype.bytes:
-            raw = raw.copy()
         view: Array = raw.view(dtype.numpy).reshape(shape)
         return view
 

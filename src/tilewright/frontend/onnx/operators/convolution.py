@@ -47,7 +47,7 @@ def convolve(ctx: NodeContext, x: Value, w: Value, dtype: DType) -> Value:
     strides, dilations = spatial(ctx, "strides", count), spatial(ctx, "dilations", count)
     low, high = padding(ctx, x.shape[2:], w.shape[2:], strides, dilations)
     groups = ctx.attribute("group", 1)
-    x = ctx.refine(x, (x.shape[0], canonical(w.shape[1] * groups), *x.shape[2:])) if not x.shape[1].is_const else x
+    x = ctx.refine_axis(x, 1, canonical(w.shape[1] * groups))
     return ctx.one(Convolution(strides, dilations, low, high, groups, dtype), x, w)
 
 
@@ -67,6 +67,9 @@ def conv_transpose(ctx: NodeContext) -> Value:
     """`output_shape` and `auto_pad` decide the padding so that the result has the wanted size."""
     x, w = ctx.input(0), ctx.input(1)
     count = x.type.rank - 2
+    if count < 1 or w.type.rank != x.type.rank:
+        raise ModelError(f"ConvTranspose of {x.type!r} with weights {w.type!r}", where=ctx.where, why="both have the same rank, at least 3")
+    x = ctx.refine_axis(x, 1, w.shape[0])
     strides, dilations = spatial(ctx, "strides", count), spatial(ctx, "dilations", count)
     extra = list(ctx.attribute("output_padding") or [0] * count)
     mode = ctx.attribute("auto_pad", "NOTSET")

@@ -43,7 +43,7 @@ def _without_ones(ctx: NodeContext, value: Value, letters: str, sizes: Mapping[s
     value = ctx.reshape(value, [dim for _, dim in kept])
     for letter, dim in kept:
         if dim.is_const and sizes[letter].is_const and not dims_equal(dim, sizes[letter]):
-            raise ModelError(f"{ctx.op_type}: sizes {dim!r} and {sizes[letter]!r} do not match", where=ctx.where)
+            raise ModelError(f"{ctx.op_type}: sizes {sizes[letter]!r} and {dim!r} do not match", where=ctx.where)
     return ctx.refine(value, [sizes[letter] for letter, _ in kept]), "".join(letter for letter, _ in kept)
 
 

@@ -40,6 +40,7 @@ def batch_normalization(ctx: NodeContext) -> Value | list[Value]:
     epsilon = ctx.attribute("epsilon", 1e-5)
     if ctx.version < 9 and not ctx.attribute("spatial", 1):
         raise UnsupportedOperatorError("BatchNormalization with spatial=0 is not supported", where=ctx.where)
+    x = ctx.refine_axis(x, 1, scale.shape[0]) if x.type.rank > 1 else x
     training = ctx.attribute("training_mode", 0) if ctx.version >= 14 else any(ctx.wants(index) for index in range(1, 5))
     if not training:
         scale, bias, mean, variance = _in_wider(ctx, x, scale, bias, mean, variance)
@@ -68,13 +69,16 @@ def _in_wider(ctx: NodeContext, x: Value, *parameters: Value) -> tuple[Value, ..
 
 
 def instance_normalization(ctx: NodeContext) -> Value:
-    return ctx.one(InstanceNorm(ctx.attribute("epsilon", 1e-5)), ctx.input(0), ctx.input(1), ctx.input(2))
+    x, scale, bias = ctx.input(0), ctx.input(1), ctx.input(2)
+    x = ctx.refine_axis(x, 1, scale.shape[0])
+    return ctx.one(InstanceNorm(ctx.attribute("epsilon", 1e-5)), x, scale, bias)
 
 
 def group_normalization(ctx: NodeContext) -> Value:
     """Scale and bias are given for each group in opset 18, for each channel since 21."""
     x, scale, bias = ctx.input(0), ctx.input(1), ctx.input(2)
     groups = ctx.require("num_groups")
+    x = ctx.refine_axis(x, 1, scale.shape[0]) if ctx.version >= 21 else x
     channels = x.shape[1]
     if ctx.version < 21:
         each = canonical(channels // groups)
@@ -86,6 +90,7 @@ def layer_normalization(ctx: NodeContext) -> Value | list[Value]:
     x, scale = ctx.input(0), ctx.input(1)
     rank = x.type.rank
     axis, epsilon = ctx.axis(ctx.attribute("axis", -1), rank), ctx.attribute("epsilon", 1e-5)
+    x = ctx.align(scale, x)[1]
     bias = ctx.input(2) if ctx.has(2) else ctx.broadcast(ctx.scalar_like(0, x), scale.shape)
     scale, bias = ctx.cast(scale, x.type.dtype), ctx.cast(bias, x.type.dtype)
     result = ctx.one(LayerNorm(axis, epsilon), x, scale, bias)

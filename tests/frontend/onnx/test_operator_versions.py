@@ -1,0 +1,259 @@
+"""Operators whose form changed between operator sets, and forms that ONNX's own tests do not have, against onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.frontend.onnx.models import Array, assert_like_onnxruntime, single
+
+
+def floats(*shape: int, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(dtype)
+
+
+def ints(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One node: its inputs, the initializers among them by position, and attributes. `symbolic` declares all dims of input 0 open."""
+
+    op: str
+    opset: int
+    inputs: Sequence[Array | None]
+    constants: dict[int, Array] = field(default_factory=dict)
+    outputs: int = 1
+    symbolic: bool = False
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        described = ",".join(f"{name}={value}" for name, value in self.attributes.items())
+        return f"{self.op}-{self.opset}({described}){'?' if self.symbolic else ''}"
+
+
+def case(
+    op: str, opset: int, *inputs: Any, consts: dict[int, Any] | None = None, outputs: int = 1, symbolic: bool = False, **attributes: Any
+) -> Case:
+    arrays = [None if array is None else np.asarray(array) for array in inputs]
+    return Case(op, opset, arrays, {index: np.asarray(array) for index, array in (consts or {}).items()}, outputs, symbolic, attributes)
+
+
+X = floats(2, 3, 4)
+IMAGE = floats(1, 2, 7, 9)
+REDUCTIONS = [f"Reduce{name}" for name in ("Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")]
+C = [np.abs(floats(2)) + k for k in range(4)]
+
+CASES = [
+    *(case("Clip", 6, X, **a) for a in ({}, {"min": -0.5}, {"max": 0.5}, {"min": 0.0, "max": 0.25})),
+    case("Clip", 11, X, None, np.float32(0.5)),
+    case("Clip", 13, X, np.float32(-0.5)),
+    case("Clip", 13, X, np.float32(0.5), np.float32(-0.5)),
+    *(case(op, opset, X) for op in ("Softmax", "LogSoftmax", "Hardmax") for opset in (7, 11, 13)),
+    *(case(op, opset, X, axis=k) for op in ("Softmax", "LogSoftmax", "Hardmax") for opset in (7, 11, 13) for k in (0, 1, 2)),
+    *(case("Softmax", opset, X, axis=axis, symbolic=True) for opset in (11, 13) for axis in (0, 1, -1)),
+    case("Squeeze", 9, floats(1, 3, 1, 2)),
+    case("Squeeze", 11, floats(1, 3, 1, 2), axes=[0, -2]),
+    case("Squeeze", 13, floats(1, 3, 1, 2), consts={1: ints(2)}),
+    case("Squeeze", 13, floats(1, 3, 1, 2), consts={1: ints(-2, 0)}, symbolic=True),
+    case("Unsqueeze", 11, X, axes=[0, 3]),
+    case("Unsqueeze", 13, X, consts={1: ints(-1, 0)}),
+    case("Dropout", 7, X, ratio=0.5),
+    case("Dropout", 12, X, np.float32(0.5), outputs=2),
+    case("Dropout", 13, X, np.float32(0.5), consts={2: np.array(False)}, outputs=2),
+    case("Slice", 9, X, starts=[0, 1], ends=[1, 1000], axes=[0, 2]),
+    case("Slice", 9, X, starts=[0, -2], ends=[-1, 3]),
+    *(
+        case("Slice", 13, floats(7, 5), consts={1: ints(start), 2: ints(stop), 3: ints(0), 4: ints(step)}, symbolic=symbolic)
+        for symbolic in (False, True)
+        for start, stop, step in (
+            (0, 2**63 - 1, 1), (1, 4, 2), (-3, 100, 1), (5, 2, 1), (-100, -2, 3),
+            (-1, -(2**63), -1), (100, -100, -2), (4, 1, -1), (1, 4, -1), (6, -8, -3), (-2, 0, -1),
+        )
+    ),
+    case("Slice", 13, X, consts={1: ints(0, 1), 2: ints(2, 3)}),
+    case("Slice", 13, X, ints(1), ints(3), consts={3: ints(1)}),
+    case("Slice", 13, X, ints(-2), ints(2**31 - 1), consts={3: ints(-1)}, symbolic=True),
+    case("Pad", 7, X, pads=[0, 1, 2, 1, 0, 3], value=1.5),
+    case("Pad", 10, X, pads=[0, 1, 2, 1, 0, 3], mode="edge"),
+    case("Pad", 10, X, pads=[0, -1, 1, 0, 1, -2]),
+    case("Pad", 13, X, ints(0, 1, 2, 1, 0, 3), np.float32(2.0)),
+    *(case("Pad", 13, X, consts={1: ints(0, 1, 2, 1, 0, 3)}, mode=mode, symbolic=True) for mode in ("constant", "edge", "reflect")),
+    case("Pad", 18, X, consts={1: ints(1, 2), 2: np.float32(3), 3: ints(-1)}),
+    case("Pad", 19, X, consts={1: ints(0, 2, 3, 1, 0, 5)}, mode="wrap"),
+    case("Split", 7, X, axis=2, outputs=2),
+    case("Split", 11, X, axis=-1, split=[1, 3], outputs=2),
+    case("Split", 13, X, axis=1, outputs=3),
+    case("Split", 13, X, consts={1: ints(3, 1)}, axis=2, outputs=2),
+    case("Split", 18, X, axis=2, num_outputs=3, outputs=3),
+    case("Split", 13, X, axis=2, outputs=2, symbolic=True),
+    *(case("ReduceSum", 11, X, **a) for a in ({}, {"axes": [1]}, {"axes": [0, -1], "keepdims": 0})),
+    *(
+        case(op, opset, np.abs(X) + 0.5, **({"axes": [1]} if opset < 18 else {"consts": {1: ints(1)}}))
+        for op in REDUCTIONS
+        for opset in (8, 12, 13, 18)
+    ),
+    case("ReduceSum", 13, X, consts={1: ints()}, noop_with_empty_axes=1),
+    case("ReduceSum", 13, X, consts={1: ints()}),
+    case("ReduceSum", 13, X, noop_with_empty_axes=1),
+    case("ReduceMean", 18, X, consts={1: ints(-1, 0)}, keepdims=0, symbolic=True),
+    case("ReduceSum", 13, np.arange(24, dtype=np.int64).reshape(2, 3, 4), consts={1: ints(2)}),
+    case("ReduceMax", 13, np.arange(24, dtype=np.int8).reshape(2, 3, 4), consts={}, axes=[0]),
+    case("ReduceMean", 13, np.arange(24, dtype=np.int32).reshape(2, 3, 4), axes=[2]),
+    *(case(op, opset, X, axis=axis, keepdims=k) for op in ("ArgMax", "ArgMin") for opset in (7, 11, 13) for axis, k in ((0, 1), (2, 0))),
+    case("ArgMax", 12, np.ones((2, 3), np.float32), axis=1, select_last_index=1),
+    *(case("BatchNormalization", opset, floats(3, 2, 4), *C) for opset in (7, 9, 14, 15)),
+    case("BatchNormalization", 15, floats(3, 2, 4), *C, epsilon=0.1, symbolic=True),
+    case("BatchNormalization", 14, floats(3, 2, 4), *C, training_mode=1, outputs=3, momentum=0.7),
+    case("Gemm", 7, floats(3, 4), floats(4, 5), floats(5)),
+    case("Gemm", 9, floats(4, 3), floats(5, 4), floats(3, 1), transA=1, transB=1, alpha=0.5, beta=2.0),
+    case("Gemm", 11, floats(3, 4), floats(4, 5)),
+    case("Gemm", 13, floats(3, 4), floats(4, 5), np.float32(2), symbolic=True),
+    case("Flatten", 9, X, axis=0),
+    *(case("Flatten", 13, X, axis=axis, symbolic=True) for axis in (0, 1, -1, 3)),
+    case("Cast", 9, X, to=7),
+    case("Pow", 7, np.abs(X), floats(4)),
+    *(case("Pow", 13, np.abs(X) + 0.1, consts={1: np.array(p, np.float32)}) for p in (-1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 5)),
+    case("Pow", 13, X, ints(2)),
+    case("Pow", 13, np.arange(5), np.array(2.5, np.float32)),
+    case("Pow", 15, np.arange(5), ints(3)),
+    case("Div", 14, np.array([7, -7, 7, -7], np.int32), np.array([2, 2, -2, -2], np.int32)),
+    case("Mod", 13, np.array([7, -7, 7, -7]), ints(3, 3, -3, -3)),
+    case("Mod", 13, np.array([7, -7, 7, -7]), ints(3, 3, -3, -3), fmod=1),
+    case("Mod", 13, X * 5, floats(4), fmod=1),
+    *(case(op, 13, X, floats(3, 1), floats(4)) for op in ("Sum", "Max", "Min", "Mean")),
+    case("Max", 8, X),
+    case("Where", 16, X > 0, X, floats(3, 1)),
+    case("Range", 11, np.float32(0.5), np.float32(3.2), np.float32(0.4)),
+    case("Range", 11, consts={0: np.int64(3), 1: np.int64(-4), 2: np.int64(-2)}),
+    case("EyeLike", 9, floats(3, 5), k=1, dtype=7),
+    case("Trilu", 14, floats(2, 4, 5), consts={1: np.array(-1)}, upper=0, symbolic=True),
+    case("Tile", 13, X, consts={1: ints(1, 2, 3)}, symbolic=True),
+    case("Tile", 13, floats(1, 3, 1), consts={1: ints(2, 1, 4)}),
+    case("Tile", 13, X, ints(1, 0, 2)),
+    case("Expand", 13, floats(3, 4), consts={1: ints(2, 1, 4)}, symbolic=True),
+    case("Expand", 13, floats(3, 1), ints(2, 1, 4)),
+    case("DepthToSpace", 11, floats(1, 8, 2, 3), blocksize=2, mode="CRD"),
+    case("DepthToSpace", 7, floats(1, 8, 2, 3), blocksize=2, symbolic=True),
+    case("SpaceToDepth", 13, floats(1, 2, 4, 6), blocksize=2),
+    case("LpNormalization", 7, X, p=1, axis=1),
+    case("LpNormalization", 7, X),
+    case("MeanVarianceNormalization", 13, floats(2, 3, 4, 5)),
+    case("InstanceNormalization", 7, floats(2, 2, 5), *C[:2]),
+    case("LRN", 13, floats(1, 6, 3, 3), size=3, alpha=0.1, beta=0.6, bias=1.5),
+    case("LayerNormalization", 17, X, floats(4), floats(4)),
+    case("LayerNormalization", 17, X, floats(3, 4), axis=1, outputs=3),
+    case("Selu", 7, X),
+    case("Elu", 7, X, alpha=2.0),
+    case("Celu", 12, X, alpha=2.0),
+    case("ThresholdedRelu", 10, X, alpha=0.3),
+    case("HardSigmoid", 7, X, alpha=0.3, beta=0.4),
+    case("PRelu", 7, X, floats(3, 1)),
+    case("Shrink", 9, X, lambd=0.3, bias=0.1),
+    case("MatMul", 13, floats(4), floats(4)),
+    case("MatMul", 13, floats(4), floats(2, 4, 3)),
+    case("MatMul", 13, floats(2, 3, 4), floats(4)),
+    case("MatMul", 13, floats(2, 1, 3, 4), floats(5, 4, 2)),
+    case("MatMul", 13, floats(5, 3, 4), floats(5, 4, 2), symbolic=True),
+    case("MatMul", 13, floats(5, 3, 4), floats(1, 4, 2), symbolic=True),
+]  # fmt: skip
+
+POOLS = [
+    case("MaxPool", opset, IMAGE, kernel_shape=[3, 2], **a)
+    for opset, a in (
+        (7, {"strides": [2, 2]}),
+        (8, {"strides": [2, 2], "pads": [1, 0, 1, 1], "outputs": 2}),
+        (10, {"strides": [3, 2], "ceil_mode": 1}),
+        (11, {"dilations": [2, 3], "pads": [1, 1, 1, 1]}),
+        (12, {"auto_pad": "SAME_UPPER", "strides": [2, 2], "symbolic": True}),
+        (12, {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+        (12, {"auto_pad": "VALID", "strides": [2, 2]}),
+        (12, {"strides": [2, 2], "ceil_mode": 1, "pads": [1, 1, 1, 1], "symbolic": True}),
+    )
+]
+POOLS += [
+    case("AveragePool", opset, IMAGE, kernel_shape=[3, 2], **a)
+    for opset, a in (
+        (7, {"strides": [2, 2], "pads": [1, 0, 1, 1]}),
+        (10, {"strides": [2, 2], "pads": [1, 0, 1, 1], "count_include_pad": 1}),
+        (11, {"strides": [2, 2], "pads": [1, 0, 1, 1], "symbolic": True}),
+        (19, {"strides": [2, 3], "ceil_mode": 1}),
+        (19, {"strides": [2, 3], "ceil_mode": 1, "pads": [1, 1, 1, 1], "count_include_pad": 1}),
+        (19, {"dilations": [2, 1]}),
+        (11, {"auto_pad": "SAME_UPPER", "strides": [2, 2], "symbolic": True}),
+    )
+]
+POOLS += [
+    case("LpPool", 11, IMAGE, kernel_shape=[2, 2], p=p, **a) for p in (1, 2, 3) for a in ({}, {"strides": [2, 2], "pads": [1, 1, 1, 1]})
+]
+POOLS += [case(op, 7, IMAGE, symbolic=s) for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool") for s in (False, True)]
+
+CONVOLUTIONS = [
+    case("Conv", 11, floats(1, 4, 7), floats(6, 4, 3), floats(6)),
+    case("Conv", 11, floats(1, 4, 7), floats(6, 2, 3), group=2, symbolic=True),
+    case("Conv", 11, IMAGE, floats(3, 2, 3, 2), strides=[2, 1], pads=[1, 0, 0, 2], dilations=[1, 3]),
+    case("Conv", 11, floats(1, 1, 4, 5, 6), floats(2, 1, 2, 3, 2), floats(2)),
+    *(
+        case("Conv", 11, IMAGE, floats(3, 2, 3, 4), auto_pad=p, strides=[2, 2], symbolic=True)
+        for p in ("SAME_UPPER", "SAME_LOWER", "VALID")
+    ),
+    case("ConvTranspose", 11, IMAGE, floats(2, 3, 3, 2), floats(3)),
+    case("ConvTranspose", 11, IMAGE, floats(2, 3, 3, 2), strides=[2, 3], pads=[1, 0, 0, 1], output_padding=[1, 0]),
+    case("ConvTranspose", 11, IMAGE, floats(2, 3, 3, 2), strides=[2, 3], output_shape=[15, 27]),
+    case("ConvTranspose", 11, IMAGE, floats(2, 1, 3, 2), strides=[2, 2], group=2, dilations=[2, 1], symbolic=True),
+    *(case("ConvTranspose", 11, IMAGE, floats(2, 3, 3, 3), auto_pad=p, strides=[2, 2]) for p in ("SAME_UPPER", "SAME_LOWER")),
+]
+
+EQUATIONS = {
+    "ij,jk->ik": [(3, 4), (4, 5)],
+    "ij,jk": [(3, 4), (4, 5)],
+    "bij,bjk->bki": [(2, 3, 4), (2, 4, 5)],
+    "...ij,...jk->...ik": [(2, 3, 4), (2, 4, 5)],
+    "...ij,jk": [(2, 3, 4), (4, 5)],
+    "ii->i": [(4, 4)],
+    "ii": [(4, 4)],
+    "bii->b": [(2, 4, 4)],
+    "ij->ji": [(3, 4)],
+    "ij->": [(3, 4)],
+    "i,j->ij": [(3,), (4,)],
+    "ij,ij->ij": [(3, 4), (3, 4)],
+    "ij,ij->i": [(3, 4), (3, 4)],
+    "ij,k->j": [(3, 4), (5,)],
+    "ij,jk,kl->il": [(3, 4), (4, 5), (5, 6)],
+    "bhld,bhmd,bhm->bhl": [(2, 3, 4, 5), (2, 3, 6, 5), (2, 3, 6)],
+    "ij,ij,ij->j": [(3, 4), (3, 4), (3, 4)],
+    "b...c->...bc": [(2, 3, 4, 5)],
+}
+
+
+def check(given: Case) -> None:
+    dims = {0: [f"d{axis}" for axis in range(given.inputs[0].ndim)]} if given.symbolic else None
+    model = single(given.op, given.inputs, given.opset, given.outputs, given.constants, dims, **given.attributes)
+    assert_like_onnxruntime(model, given.inputs, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("given", CASES, ids=str)
+def test_operator(given: Case) -> None:
+    check(given)
+
+
+@pytest.mark.parametrize("given", POOLS, ids=str)
+def test_pooling(given: Case) -> None:
+    check(given)
+
+
+@pytest.mark.parametrize("given", CONVOLUTIONS, ids=str)
+def test_convolution(given: Case) -> None:
+    check(given)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_einsum(equation: str, symbolic: bool) -> None:
+    inputs = [floats(*shape) for shape in EQUATIONS[equation]]
+    check(Case("Einsum", 12, inputs, symbolic=symbolic, attributes={"equation": equation}))
