@@ -28,6 +28,7 @@ from tilewright.target.cpu.rules.structure import (
     writes_output,
 )
 
+MOST_ACCUMULATORS = 24  # past these LLVM begins to spill (measured: docs/decisions/002)
 GATHER = 16.0  # vector multiply-adds that gathering one vector costs
 TRANSPOSED_STORE = 24.0  # vector multiply-adds that storing one vector element by element costs
 
@@ -85,19 +86,18 @@ def _cost(
 
 
 def register_block(machine: Machine, rows: int, vectors: int) -> tuple[int, int]:
-    """Rows and vectors of accumulators: the block with the best ratio of multiply-adds to loads that fits the registers, leaving room for
-    the panel's vectors and one broadcast, and that wastes least of ragged extents."""
-    budget = machine.vector_registers
+    """Rows and vectors of accumulators: the block that fits the registers, leaving room for the panel's vectors and one broadcast, with the
+    least cost: what ragged extents waste, too few accumulators to hide the latency of multiply-adds, and loads for each of them."""
     hide = machine.fma_units * machine.fma_latency
     best, best_cost = (1, 1), float("inf")
     for nv in range(1, min(vectors, 8) + 1):
         for mr in range(1, min(rows, 14) + 1):
-            if mr * nv + nv + 1 > budget or (budget >= 32 and mr * nv > 24):
+            if mr * nv + nv + 1 > machine.vector_registers or mr * nv > MOST_ACCUMULATORS:
                 continue
             work = -(-rows // mr) * mr * (-(-vectors // nv) * nv) / (rows * vectors)
-            loads = 1 / mr + 0.5 / nv  # per multiply-add: panel vectors, broadcasts folded into the instruction
-            cost = work * max(1.0, hide / (mr * nv), loads * machine.fma_units * 0.75)
-            if cost < best_cost - 1e-9 or (abs(cost - best_cost) < 1e-9 and mr * nv > best[0] * best[1]):
+            loads = 1 / mr + 0.5 / nv  # broadcasts are part of the multiply-add's instruction
+            cost = work * max(1.0, hide / (mr * nv)) * (1 + 0.3 * loads)
+            if cost < best_cost - 1e-9:
                 best, best_cost = (mr, nv), cost
     return best
 
@@ -118,7 +118,11 @@ def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], mach
     else:
         s = s.set_scope(s.nest.outputs(name)[0].name, "local")
     s = _pack_panel(s, name, tile, constants)
-    return _tile_loops(s, name, epilogue, tile)
+    middle = None
+    if tile.vector is not spatial(block_of(s, name))[-1]:
+        # results are stored across the lanes: the accumulators go to memory first, so that only constant positions of them are used
+        s, (middle, *_) = s.cache_write(name, "local")
+    return _tile_loops(s, name, middle, epilogue, tile)
 
 
 def _single_epilogue(s: Schedule, name: str) -> str | None:
@@ -151,22 +155,39 @@ def _pack_panel(s: Schedule, name: str, tile: Tile, constants: frozenset[str]) -
     return s.pack(buffer.name, tiles, (*outside, *panel, *inside, *lanes))
 
 
-def _tile_loops(s: Schedule, name: str, epilogue: str, tile: Tile) -> Schedule:
+def _lanes_innermost(s: Schedule, name: str, tile: Tile) -> Schedule:
+    """Lay out the buffers that the tile goes through with the vector axis last."""
+    position = [it.var for it in spatial(block_of(s, name))].index(tile.vector.var)
+    for buffer in (s.nest.outputs(name)[0], *(s.nest.outputs(c)[0] for c in s.consumers(name))):
+        if buffer in s.kernel.scratch and position != len(buffer.shape) - 1:
+            axes = range(len(buffer.shape))
+            s = s.pack(buffer.name, [()] * len(buffer.shape), [*(a for a in axes if a != position), position])
+    return s
+
+
+def _tile_loops(s: Schedule, name: str, middle: str | None, epilogue: str, tile: Tile) -> Schedule:
     block = block_of(s, name)
     loops = dict(zip([it.var for it in block.iters], s.loops_of(name)[-len(block.iters) :], strict=True))
     vector = loops[tile.vector.var]
     row = loops[tile.row.var] if tile.row is not None else None
     reduced = [loops[it.var] for it in reductions(block)]
-    outer = [loops[it.var] for it in spatial(block) if it.var is not tile.vector.var and (tile.row is None or it.var is not tile.row.var)]
+    # panels outside of what only the rows operand moves with: a panel stays in the cache while the rows stream past
+    rest = [it for it in spatial(block) if it.var is not tile.vector.var and (tile.row is None or it.var is not tile.row.var)]
+    outer = [loops[it.var] for it in rest if uses(tile.panel, it.var)]
+    streamed = [loops[it.var] for it in rest if not uses(tile.panel, it.var)]
     s, (panel, part, lane) = s.split(vector, (None, tile.vectors, tile.lanes))
     inner = [part, lane]
-    tiles = [panel]
+    tiles = [panel, *streamed]
     if row is not None:
         s, (row_tile, row_part) = s.split(row, tile.rows)
         inner = [row_part, *inner]
-        tiles = [panel, row_tile]
+        tiles = [panel, *streamed, row_tile]
     s = s.reorder(*outer, *tiles, *reduced, *inner)
+    if middle is not None:
+        s = _place_copy(s, middle, [it.var for it in spatial(block)].index(tile.vector.var), tiles[-1], tile)
     s = _place_epilogue(s, epilogue, tiles[-1], tile)
+    if middle is not None:
+        s = _lanes_innermost(s, name, tile)
     s = s.vectorize(lane)
     for loop in inner[:-1]:
         s = s.unroll(loop)
@@ -181,6 +202,18 @@ def _tile_loops(s: Schedule, name: str, epilogue: str, tile: Tile) -> Schedule:
                 where = [it.var for it in spatial(block)].index(iter_.var)
                 s = s.clamp_reads(init, where)
     return parallelise(s, [*outer, *tiles])
+
+
+def _place_copy(s: Schedule, middle: str, position: int, at: str, tile: Tile) -> Schedule:
+    """Write the accumulators of a tile to memory, vector by vector; `position` is the vector axis among the copy's iters."""
+    s, made = s.reverse_compute_at(middle, at)
+    s, (part, lane) = s.split(made[position], tile.lanes)
+    others = [loop for i, loop in enumerate(made) if i != position]
+    s = s.reorder(*others, part, lane)
+    s = s.vectorize(lane)
+    for loop in (*others, part):
+        s = s.unroll(loop)
+    return s
 
 
 def _place_epilogue(s: Schedule, epilogue: str, at: str, tile: Tile) -> Schedule:
