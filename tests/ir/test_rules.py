@@ -1,4 +1,4 @@
-"""Every rule of the simplifier, proved by Z3 from its own text: pattern == replacement where the condition holds and the pattern has a value.
+"""Every rule of the simplifier, proved by Z3 from its own text: pattern == replacement where the condition holds and division has a value.
 
 Floor division is written out by its definition. Products of two unknowns are beyond Z3's decision procedures, so that divisors and the
 factors named in `_FIXED` also take each of a set of values, with everything else unknown; the general statement must not be refuted.

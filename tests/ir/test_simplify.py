@@ -15,6 +15,7 @@ from tilewright.ir.parser import parse_expr
 from tilewright.ir.printer import format_expr
 from tilewright.ir.prove import equal_dims, in_range, prove, prove_equal
 from tilewright.ir.simplify import simplify
+from tilewright.ir.types import product
 
 _FUZZ = settings(max_examples=400, deadline=None)
 _LOOPS = (I, J, K, F)
@@ -224,6 +225,29 @@ def test_typical_expressions(text: str, expected: str) -> None:
 )
 def test_symbolic_extents(text: str, extents: dict[str, str], expected: str) -> None:
     assert run(text, {}, extents) == expected
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.sampled_from([const(1), const(2), const(3), const(8), N, M, S, N + 2, N * 3]), min_size=2, max_size=4))
+def test_flattened_indices_come_apart_again(dims: list[Expr]) -> None:
+    """Division and modulo of a row-major index by the trailing extents give back each index; flattening those gives the flat one."""
+    axes = [var(f"axis{n}") for n in range(len(dims))]
+    extents = dict(zip(axes, dims, strict=True))
+    strides = [simplify(product(dims[n + 1 :])) for n in range(len(dims))]
+    flat: Expr = const(0)
+    for axis, extent in extents.items():
+        flat = flat * extent + axis
+    for n, (axis, extent) in enumerate(extents.items()):
+        quotient = flat // strides[n]
+        expected = simplify(axis, {}, extents)
+        assert simplify(quotient % extent, {}, extents) is expected
+        assert n > 0 or simplify(quotient, {}, extents) is expected
+    assert prove(flat < product(dims), {}, extents)
+    parts = {F: product(dims)}
+    rebuilt: Expr = const(0)
+    for n, extent in enumerate(dims):
+        rebuilt = rebuilt * extent + (F // strides[n]) % extent
+    assert simplify(rebuilt, {}, parts) is simplify(F, {}, parts)
 
 
 def test_the_trace_names_the_rules() -> None:

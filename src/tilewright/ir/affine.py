@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import weakref
 from collections.abc import Collection, Iterable
 from typing import NamedTuple, TypeAlias
 
@@ -34,6 +35,7 @@ class Linear(NamedTuple):
         return not self.terms
 
 
+_EMITTED: weakref.WeakValueDictionary[tuple[int, frozenset[tuple[Monomial, int]]], Expr] = weakref.WeakValueDictionary()
 ZERO = Linear(0, {})
 
 
@@ -60,6 +62,16 @@ def linear(e: Expr) -> Linear:
 
 def to_expr(form: Linear) -> Expr:
     """The canonical expression of a polynomial: `i * 64 + j * 8 - k + 3`."""
+    if len(form.terms) <= 1:
+        return _emit(form)  # may be an atom, which as a key would keep itself alive
+    key = (form.constant, frozenset(form.terms.items()))
+    result = _EMITTED.get(key)
+    if result is None:
+        result = _EMITTED[key] = _emit(form)
+    return result
+
+
+def _emit(form: Linear) -> Expr:
     terms = sorted_terms(form)
     head = next((n for n, (_, coefficient) in enumerate(terms) if coefficient > 0), None)
     constant = form.constant
@@ -150,6 +162,27 @@ def without(atoms: Monomial, divisor: Monomial) -> Monomial | None:
             return None
         rest.remove(atom)
     return tuple(rest)
+
+
+def split(form: Linear, atom: Expr) -> tuple[Linear | None, Linear]:
+    """(factor, rest) with form = factor * atom + rest, or (None, ...) when the atom also occurs in another way."""
+    factor: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for atoms, coefficient in form.terms.items():
+        other = without(atoms, (atom,))
+        if other is None:
+            rest[atoms] = coefficient
+        elif atom in other:
+            return None, form
+        else:
+            factor[other] = coefficient
+    return Linear(factor.pop((), 0), factor), Linear(form.constant, rest)
+
+
+def parts(form: Linear) -> list[Linear]:
+    """The terms of a polynomial with several, each alone."""
+    terms = _all_terms(form)
+    return [Linear(0, {atoms: n}) if atoms else Linear(n, {}) for atoms, n in terms] if len(terms) > 1 else []
 
 
 def common_factor(form: Linear) -> int:

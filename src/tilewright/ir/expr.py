@@ -220,8 +220,17 @@ def wrap_integer(value: int, dtype: DType) -> int:
     return value - (1 << dtype.bits) if dtype.kind == "int" and value >> (dtype.bits - 1) else value
 
 
+_COMMON = 4096
+_COMMON_INTS: dict[int, Expr] = {}  # small index constants, which most expressions hold
+
+
 def const(value: Number, dtype: DType = dtypes.int64) -> Expr:
     """A constant; integers wrap, floats are rounded to `dtype`."""
+    if dtype is dtypes.int64 and type(value) is int and -_COMMON <= value <= _COMMON:
+        found = _COMMON_INTS.get(value)
+        if found is None:
+            found = _COMMON_INTS[value] = make(Op.CONST, dtype, (), value)
+        return found
     if dtype.kind == "float":
         value = float(np.asarray(value, dtype.numpy)) if dtype is not dtypes.float64 else float(value)
     elif dtype.kind == "bool":

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tilewright.ir import dtypes
-from tilewright.ir.affine import Linear, Monomial, add_scaled, known_divisor, linear, multiply, order_key, scale, shift, without
+from tilewright.ir.affine import Linear, add_scaled, known_divisor, linear, multiply, order_key, scale, shift, split
 from tilewright.ir.bounds import Interval, bounds, intersect, linear_bounds
 from tilewright.ir.expr import Expr, Op
 
 # Replacements that one proof may try.
 _FUEL = 48
+_ONE, _MINUS_ONE = Linear(1, {}), Linear(-1, {})
 _EXPLAINED = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.MIN, Op.MAX, Op.SELECT})
 
 
@@ -49,7 +50,7 @@ class Facts:
         lo = self.interval(form).lo
         if lo is not None and lo >= 0:
             return True
-        return self._search(form, [_FUEL])
+        return self._is_searchable(form) and self._search(form, [_FUEL])
 
     def less_equal(self, a: Expr, b: Expr, gap: int = 0) -> bool:
         """Whether a + gap <= b certainly holds, for integers of one dtype."""
@@ -82,7 +83,12 @@ class Facts:
         if divisor.op is Op.CONST:
             c = int(divisor.attr)
             lo, hi = self.interval(form)
-            return lo // c if c > 0 and lo is not None and hi is not None and lo // c == hi // c else None
+            if c <= 0 or lo is None:
+                return None
+            k = lo // c
+            if hi is not None and (k == hi // c or not self.extents):
+                return k if k == hi // c else None
+            return k if self.nonnegative(shift(scale(form, -1), (k + 1) * c - 1)) else None
         d = linear(divisor)
         for k in (0, -1):
             above = add_scaled(form, d, -k)
@@ -93,6 +99,12 @@ class Facts:
     def divides(self, divisor: int, form: Linear) -> bool:
         """Whether every value of the polynomial is a multiple of `divisor`."""
         return form.constant % divisor == 0 and known_divisor(form) % divisor == 0
+
+    def _is_searchable(self, form: Linear) -> bool:
+        """Whether more than intervals is known of an atom: the search is worth its time."""
+        if self.extents:
+            return True
+        return any(len(monomial) > 1 or monomial[0].op in _EXPLAINED for monomial in form.terms)
 
     def _search(self, form: Linear, fuel: list[int]) -> bool:
         for atom in self._eliminable(form):
@@ -123,7 +135,7 @@ class Facts:
 
     def _eliminable(self, form: Linear) -> list[Expr]:
         """Atoms about which more is known than an interval: operators from the outside in, then variables of inner loops first."""
-        atoms = {atom: None for monomial in form.terms for atom in monomial}
+        atoms = {atom: None for monomial in form.terms for atom in monomial if atom.op is Op.VAR or atom.op in _EXPLAINED}
         operators = [a for a in atoms if a.op in _EXPLAINED]
         operators.sort(key=lambda a: (-len(order_key(a)), order_key(a)))
         symbolic = {atom for monomial in form.terms if len(monomial) > 1 for atom in monomial}
@@ -134,7 +146,7 @@ class Facts:
 
     def _replacements(self, form: Linear, atom: Expr) -> Iterator[tuple[Linear, ...]]:
         """Alternatives for proving `form` >= 0; of each, all polynomials must be >= 0."""
-        factor, rest = _split(form, atom)
+        factor, rest = split(form, atom)
         if factor is None:
             return
         lo, hi = self.interval(factor)
@@ -147,8 +159,9 @@ class Facts:
         """factor >= 0: the atom is replaced by something not above it."""
         args = atom.args
         if atom.op is Op.FLOORDIV and self.is_positive_divisor(args[1]):
-            c = linear(args[1])
-            low = shift(add_scaled(linear(args[0]), c, -1), 1)  # c * (x // c) >= x - c + 1
+            c, low = linear(args[1]), linear(args[0])
+            if factor != _ONE:  # x // c + r >= 0 is x + c * r >= 0, but k * c * (x // c) >= k * (x - c + 1)
+                low = shift(add_scaled(low, c, -1), 1)
             yield _combine(_times(rest, c), factor, low)
         elif atom.op is Op.MAX:
             yield from (_combine(rest, factor, linear(a)) for a in args)
@@ -164,7 +177,10 @@ class Facts:
         if atom.op is Op.VAR and atom in self.extents:
             yield _combine(rest, factor, shift(self.extents[atom], -1))
         elif atom.op is Op.FLOORDIV and self.is_positive_divisor(args[1]):
-            yield _combine(_times(rest, linear(args[1])), factor, linear(args[0]))  # c * (x // c) <= x
+            c, high = linear(args[1]), linear(args[0])
+            if factor == _MINUS_ONE:  # r - x // c >= 0 is c * r + c - 1 - x >= 0, but k * c * (x // c) <= k * x
+                high = shift(add_scaled(high, c, -1), 1)
+            yield _combine(_times(rest, c), factor, high)
         elif atom.op is Op.FLOORMOD and self.is_positive_divisor(args[1]):
             yield _combine(rest, factor, shift(linear(args[1]), -1))
             low = self.bounds(args[0]).lo
@@ -182,21 +198,6 @@ class Facts:
         """Whether something that divides is positive: it is not negative, and where the division has a value, it is not 0."""
         lo = self.bounds(e).lo
         return lo is not None and lo >= 0
-
-
-def _split(form: Linear, atom: Expr) -> tuple[Linear | None, Linear]:
-    """(factor, rest) with form = factor * atom + rest, or (None, ...) when the atom also occurs in another way."""
-    factor: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
-    for atoms, coefficient in form.terms.items():
-        other = without(atoms, (atom,))
-        if other is None:
-            rest[atoms] = coefficient
-        elif atom in other:
-            return None, form
-        else:
-            factor[other] = coefficient
-    return Linear(factor.pop((), 0), factor), Linear(form.constant, rest)
 
 
 def _times(a: Linear | None, b: Linear) -> Linear | None:

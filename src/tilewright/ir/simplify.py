@@ -13,20 +13,22 @@ from types import MappingProxyType
 from tilewright.ir import dtypes
 from tilewright.ir.affine import (
     Linear,
+    Monomial,
     add_scaled,
     common_factor,
     linear,
-    monomial,
     multiply,
     order_key,
+    parts,
     scale,
     shift,
     sorted_terms,
+    split,
     times,
     to_expr,
-    without,
 )
 from tilewright.ir.bounds import Interval, dtype_range
+from tilewright.ir.division import divide
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import FALSE, TRUE, Expr, Op, cast, const, floordiv, logical_and, logical_or, make
 from tilewright.ir.facts import Facts
@@ -34,9 +36,9 @@ from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.rules import COMPILED
 
 _INT = dtypes.int64
-_SUMS = frozenset({Op.ADD, Op.SUB, Op.MUL})
 _NOTHING: Mapping[Expr, Interval] = MappingProxyType({})
 _NO_EXTENTS: Mapping[Expr, Expr] = MappingProxyType({})
+_PARTS = frozenset({Op.FLOORDIV, Op.FLOORMOD})
 # Results kept for one set of facts; a kernel needs a few thousand.
 _MEMO_LIMIT = 200_000
 # (bits of exponent, bits of mantissa with the hidden one)
@@ -81,7 +83,12 @@ def polynomial(run: Rewriter, e: Expr) -> Expr | None:
     """int64 sums and products, with everything below them: one canonical sum."""
     if e.dtype is not _INT:
         return None
-    return to_expr(_recombine(run, _collect(run, e)))
+    form = linear(e)
+    if (e,) in form.terms:
+        # A product too large to expand.
+        form = _product(tuple([run.rewrite(a) for a in e.args]))
+        return to_expr(form) if (e,) not in form.terms else e
+    return to_expr(_recombine(run, _with_simple_atoms(run, form)))
 
 
 def point(run: Rewriter, e: Expr) -> Expr:
@@ -93,14 +100,28 @@ def point(run: Rewriter, e: Expr) -> Expr:
     return e
 
 
-def _collect(run: Rewriter, e: Expr) -> Linear:
-    if e.op not in _SUMS or e.dtype is not _INT:
-        return linear(run.rewrite(e))
-    a, b = _collect(run, e.args[0]), _collect(run, e.args[1])
-    if e.op is not Op.MUL:
-        return add_scaled(a, b, 1 if e.op is Op.ADD else -1)
-    product = multiply(a, b)
-    return linear(make(Op.MUL, _INT, (to_expr(a), to_expr(b)))) if product is None else product
+def _with_simple_atoms(run: Rewriter, form: Linear) -> Linear:
+    """The polynomial with its atoms rewritten, which may make them sums."""
+    result: Linear | None = None
+    terms: dict[Monomial, int] = {}
+    for atoms, coefficient in form.terms.items():
+        simple = tuple([run.rewrite(atom) for atom in atoms])
+        if simple == atoms:
+            terms[atoms] = coefficient
+        else:
+            product = scale(_product(simple), coefficient)
+            result = product if result is None else add_scaled(result, product)
+    if result is None:
+        return form
+    return add_scaled(Linear(form.constant, terms), result)
+
+
+def _product(factors: Monomial) -> Linear:
+    result = linear(factors[0])
+    for factor in factors[1:]:
+        product = multiply(result, linear(factor))
+        result = linear(make(Op.MUL, _INT, (to_expr(result), factor))) if product is None else product
+    return result
 
 
 def _recombine(run: Rewriter, form: Linear) -> Linear:
@@ -108,35 +129,35 @@ def _recombine(run: Rewriter, form: Linear) -> Linear:
     changed = any(atom.op is Op.FLOORDIV for atoms in form.terms for atom in atoms)
     while changed:
         changed = False
-        for atoms, coefficient in form.terms.items():
-            for atom in atoms:
-                whole = _whole(run, form, atom, without(atoms, (atom,)) or (), coefficient)
-                if whole is not None:
-                    form, changed = whole, True
-                    break
-            if changed:
-                break
+        for atom in dict.fromkeys(atom for atoms in form.terms for atom in atoms if atom.op in _PARTS):
+            whole = _join(run, form, atom)
+            if whole is not None:
+                form, changed = whole, True
     return form
 
 
-def _whole(run: Rewriter, form: Linear, atom: Expr, others: tuple[Expr, ...], coefficient: int) -> Linear | None:
-    """`form` with `coefficient * others * atom` joined to what it is the remainder or quotient of."""
-    if atom.op is Op.FLOORMOD:
-        x, c = atom.args
-        quotient = multiply(linear(run.rewrite(floordiv(x, c))), linear(c))
-        if quotient is None or not quotient.terms:
+def _join(run: Rewriter, form: Linear, atom: Expr) -> Linear | None:
+    """`form` with a remainder joined to its quotient, or a quotient that leaves no remainder multiplied out."""
+    factor, rest = split(form, atom)
+    if factor is None or (not factor.terms and not factor.constant):
+        return None
+    x, c = linear(atom.args[0]), linear(atom.args[1])
+    if atom.op is Op.FLOORDIV:
+        if c.terms or c.constant <= 0 or not run.facts.divides(c.constant, x):
             return None
-        needed = times(quotient, others, coefficient)
-        if any(form.terms.get(atoms) != n for atoms, n in needed.terms.items()):
+        if factor.constant % c.constant or common_factor(factor) % c.constant:
             return None
-        this = Linear(0, {monomial((*others, atom)): coefficient})
-        return add_scaled(add_scaled(add_scaled(form, needed, -1), this, -1), times(linear(x), others, coefficient))
-    if atom.op is Op.FLOORDIV and atom.args[1].is_const:
-        dividend, divisor = linear(atom.args[0]), int(atom.args[1].value)
-        if divisor <= 0 or coefficient % divisor or not run.facts.divides(divisor, dividend):
-            return None
-        this = Linear(0, {monomial((*others, atom)): coefficient})
-        return add_scaled(add_scaled(form, this, -1), times(dividend, others, coefficient // divisor))
+        product = multiply(x, divide(factor, c)[0])
+        return None if product is None else add_scaled(rest, product)
+    quotient = multiply(linear(run.rewrite(floordiv(atom.args[0], atom.args[1]))), c)
+    if quotient is None or not quotient.terms:
+        return None
+    # All of the factor, or, where the quotient stands beside some of it only, that part.
+    for part in [factor, *parts(factor)]:
+        needed, joined = multiply(quotient, part), multiply(x, part)
+        if needed is not None and joined is not None and all(form.terms.get(atoms) == n for atoms, n in needed.terms.items()):
+            remaining = times(add_scaled(factor, part, -1), (atom,))
+            return add_scaled(add_scaled(add_scaled(rest, remaining), needed, -1), joined)
     return None
 
 
