@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.graph.node import Operator, Value
+from tilewright.graph import ratios
+from tilewright.graph.node import Value
 from tilewright.graph.ops import (
     Binary,
     BindSize,
@@ -31,6 +32,7 @@ from tilewright.graph.ops import (
     Transpose,
     Unary,
 )
+from tilewright.graph.ratios import NoRatio
 from tilewright.ir import dtypes
 from tilewright.ir import expr as ex
 from tilewright.ir.bounds import bounds
@@ -40,8 +42,9 @@ from tilewright.ir.simplify import simplify
 from tilewright.ir.types import static_shape
 
 MAX_ELEMENTS = 1024  # tensors larger than this hold data, not shapes
+MAX_RATIOS = 16
 
-Contents = np.ndarray[Any, np.dtype[Any]]  # object array of Expr (int64 or bool)
+Contents = np.ndarray[Any, np.dtype[Any]]  # object array of Expr (int64 or bool); of Ratio for floats
 
 _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "add": ex.add,
@@ -68,13 +71,13 @@ _REDUCE: dict[str, Callable[[Expr, Expr], Expr]] = {
 _TRANSPARENT = (Unary, Binary, Select, Cast, Reshape, RefineShape, BroadcastTo, Transpose, Concat, Slice, Gather, Reduce)
 
 
+_INTEGERS = (dtypes.int64, dtypes.int32, dtypes.bool_)  # narrower and unsigned ones may wrap
+_FLOATS = (dtypes.float32, dtypes.float64)
+
+
 def _non_negative(e: Expr) -> bool:
     lo = bounds(e, {}).lo
     return lo is not None and lo >= 0
-
-
-def _followed(dtype: DType) -> bool:
-    return dtype.is_integer or dtype.kind == "bool"
 
 
 @dataclass(slots=True)
@@ -84,26 +87,39 @@ class ContentsAnalysis:
     known: dict[Value, Contents | None] = field(default_factory=dict)
 
     def of(self, value: Value) -> Contents | None:
-        """What the tensor holds: an object array of its shape with an Expr (int64, or bool for bool tensors) for each element, or None."""
+        """What an integer or bool tensor holds: an object array of its shape with an Expr (int64, or bool) for each element, or None."""
+        return self._found(value) if value.type.dtype in _INTEGERS else None
+
+    def ratios(self, value: Value) -> Contents | None:
+        """What a float tensor holds, where it is computed from sizes: an object array of Ratio, or None."""
+        return self._found(value) if value.type.dtype in _FLOATS else None
+
+    def scalar(self, value: Value) -> Expr | None:
+        """The single element of a one-element integer tensor."""
+        contents = self.of(value)
+        return contents.reshape(-1)[0] if contents is not None and contents.size == 1 else None
+
+    def _found(self, value: Value) -> Contents | None:
         stack = [value]
         while stack:
             current = stack[-1]
             if current in self.known:
                 stack.pop()
                 continue
-            followed = _is_small(current) and _followed(current.type.dtype)
-            missing = [v for v in current.node.inputs if v not in self.known] if followed and _is_transparent(current.op) else []
+            followed = _is_followed(current)
+            missing = [v for v in current.node.inputs if v not in self.known] if followed and isinstance(current.op, _TRANSPARENT) else []
             if missing:
                 stack.extend(missing)
                 continue
-            result = self._compute(current) if followed else None
-            self.known[current] = None if result is None else _map(simplify, result)
+            self.known[current] = self._simplified(current) if followed else None
         return self.known[value]
 
-    def scalar(self, value: Value) -> Expr | None:
-        """The single element of a one-element tensor."""
-        contents = self.of(value)
-        return contents.reshape(-1)[0] if contents is not None and contents.size == 1 else None
+    def _simplified(self, value: Value) -> Contents | None:
+        try:
+            result = self._compute(value)
+        except NoRatio:
+            return None
+        return result if result is None or value.type.dtype in _FLOATS else _map(simplify, result)
 
     def _inputs(self, value: Value) -> list[Contents] | None:
         found = []
@@ -119,6 +135,8 @@ class ContentsAnalysis:
         match op:
             case Constant():
                 array = op.data.array
+                if value.type.dtype in _FLOATS:
+                    return _map(ratios.from_float, array.astype(object))
                 wide = dtypes.bool_ if array.dtype == np.bool_ else dtypes.int64
                 return _map(lambda x: ex.const(x.item() if hasattr(x, "item") else x, wide), array.astype(object))
             case SizeValue():
@@ -132,14 +150,18 @@ class ContentsAnalysis:
             return None
         match op:
             case Cast():
-                return _cast(operands[0], op.dtype)
+                return _cast(operands[0], value.node.inputs[0].type.dtype, op.dtype)
+            case Binary() if value.node.inputs[0].type.dtype in _FLOATS:
+                return _zip(ratios.BINARY[op.fn], operands[0], operands[1]) if op.fn in ratios.BINARY else None
+            case Unary() if value.node.inputs[0].type.dtype in _FLOATS:
+                return _map(ratios.UNARY[op.fn], operands[0]) if op.fn in ratios.UNARY else None
             case Binary() if op.fn in _BINARY:
                 return _zip(_BINARY[op.fn], operands[0], operands[1])
             case Unary(fn="neg"):
                 return _map(ex.neg, operands[0])
             case Unary(fn="not"):
                 return _map(ex.logical_not, operands[0])
-            case Select():
+            case Select() if value.type.dtype in _INTEGERS:
                 c, a, b = np.broadcast_arrays(*operands)
                 picked = [ex.select(p, x, y) for p, x, y in zip(c.flat, a.flat, b.flat, strict=True)]
                 return _from_list(picked, c.shape)
@@ -155,9 +177,10 @@ class ContentsAnalysis:
                 return _as_array(operands[0][index])
             case Gather():
                 indices = operands[1]
-                if all(e.is_const for e in indices.flat):
+                dim = operands[0].shape[op.axis]
+                if all(e.is_const and -dim <= e.value < dim for e in indices.flat):
                     return _as_array(np.take(operands[0], _map(lambda e: e.value, indices).astype(np.int64), axis=op.axis))
-            case Reduce() if op.fn in _REDUCE and operands[0].size:
+            case Reduce() if op.fn in _REDUCE and operands[0].size and value.type.dtype in _INTEGERS:
                 combined = np.frompyfunc(_REDUCE[op.fn], 2, 1)
                 reduced: Any = operands[0]
                 for axis in sorted(op.axes, reverse=True):
@@ -166,14 +189,12 @@ class ContentsAnalysis:
         return None
 
 
-def _is_small(value: Value) -> bool:
+def _is_followed(value: Value) -> bool:
     shape = static_shape(value.type.shape)
-    return shape is not None and int(np.prod(shape, dtype=np.int64)) <= MAX_ELEMENTS
-
-
-def _is_transparent(op: Operator) -> bool:
-    """Whether the contents of the result follow from those of the operands."""
-    return isinstance(op, _TRANSPARENT)
+    if shape is None or value.type.dtype not in _INTEGERS + _FLOATS:
+        return False
+    count = int(np.prod(shape, dtype=np.int64))
+    return count <= (MAX_ELEMENTS if value.type.dtype in _INTEGERS else MAX_RATIOS)
 
 
 def _positions(start: Expr, count: Expr, step: int) -> list[int]:
@@ -210,9 +231,14 @@ def _zip(fn: Callable[[Expr, Expr], Expr], a: Contents, b: Contents) -> Contents
         return None
 
 
-def _cast(contents: Contents, dtype: DType) -> Contents | None:
-    if dtype.kind == "bool":
-        return _map(lambda e: e if e.dtype is dtypes.bool_ else ex.not_equal(e, 0), contents)
-    if not dtype.is_integer or dtype.bits < 32:
+def _cast(contents: Contents, source: DType, dtype: DType) -> Contents | None:
+    if dtype not in _INTEGERS + _FLOATS:
         return None
-    return _map(lambda e: ex.select(e, 1, 0) if e.dtype is dtypes.bool_ else e, contents)
+    if source in _FLOATS:
+        if dtype in _FLOATS:
+            return contents
+        return None if dtype is dtypes.bool_ else _map(ratios.truncated, contents)
+    if dtype is dtypes.bool_:
+        return _map(lambda e: e if e.dtype is dtypes.bool_ else ex.not_equal(e, 0), contents)
+    numbers = _map(lambda e: ex.select(e, 1, 0) if e.dtype is dtypes.bool_ else e, contents)
+    return _map(ratios.from_size, numbers) if dtype in _FLOATS else numbers

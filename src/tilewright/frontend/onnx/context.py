@@ -15,7 +15,8 @@ import onnx
 
 from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
 from tilewright.graph.contents import Contents, ContentsAnalysis
-from tilewright.graph.node import Array, Function, GraphBuilder, Operator, Origin, Value
+from tilewright.graph.interpreter import interpret
+from tilewright.graph.node import Array, Function, GraphBuilder, Operator, Origin, Parameter, Value, walk_nodes
 from tilewright.graph.ops import (
     Binary,
     BindSize,
@@ -37,8 +38,11 @@ from tilewright.graph.shapes import dims_equal
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, ExprLike, as_expr, const, size
-from tilewright.ir.types import as_shape
+from tilewright.ir.types import as_shape, static_shape
 from tilewright.support.errors import ModelError, UnsupportedOperatorError
+
+EVALUATED_ELEMENTS = 4096  # of each tensor on the way to a constant that importing needs
+EVALUATED_NODES = 256
 
 Importer: TypeAlias = "Callable[[NodeContext], Value | Sequence[Value | None]]"
 Table: TypeAlias = dict[tuple[str, str], Importer]  # (domain, operator) -> importer; "" is ai.onnx
@@ -66,7 +70,8 @@ class ModelState:
 @dataclass(slots=True)
 class NodeContext:
     """One node being imported. `inputs` has None for inputs left out; `import_graph` imports a graph attribute as a closed function of the
-    given parameters followed by what `captured` answers; `definition` imports the node by the definition that ONNX itself gives."""
+    given parameters followed by what `captured` answers, `inlined` imports one without inputs in place; `definition` imports the node
+    by the definition that ONNX itself gives."""
 
     node: onnx.NodeProto
     state: ModelState
@@ -74,6 +79,7 @@ class NodeContext:
     import_graph: Callable[[onnx.GraphProto, Sequence[Value]], Function]
     captured: Callable[[onnx.GraphProto], tuple[Value, ...]]
     definition: Callable[[], Sequence[Value | None]]
+    inlined: Callable[[onnx.GraphProto], tuple[Value, ...]]
 
     @property
     def g(self) -> GraphBuilder:
@@ -240,7 +246,7 @@ class NodeContext:
         contents = self.state.contents.of(value)
         if contents is not None and all(e.is_const for e in contents.flat):
             return np.array([e.value for e in contents.flat], value.type.dtype.numpy).reshape(contents.shape)
-        return None
+        return None if contents is not None else evaluated(value)
 
     def require_constant(self, index: int, what: str) -> Array:
         """Like `constant_of`, for what must be known to compile: UnsupportedOperatorError otherwise."""
@@ -252,6 +258,10 @@ class NodeContext:
     def contents(self, value: Value) -> Contents | None:
         """What an integer tensor holds, as expressions; None when it is known only at run time."""
         return self.state.contents.of(value)
+
+    def ratios(self, value: Value) -> Contents | None:
+        """What a float tensor computed from sizes holds, as quotients (`graph.ratios.Ratio`); None when it is known only at run time."""
+        return self.state.contents.ratios(value)
 
     def as_size(self, value: Value, name: str = "", lo: int | None = 0) -> Expr:
         """The number in a one-element integer tensor as an expression; a size is bound at run time when it is not known."""
@@ -344,6 +354,17 @@ class NodeContext:
     def refine_axis(self, value: Value, axis: int, dim: ExprLike) -> Value:
         """`value` with the dim of one axis asserted to be `dim`."""
         return self.refine(value, [*value.shape[:axis], dim, *value.shape[axis + 1 :]])
+
+
+def evaluated(value: Value) -> Array | None:
+    """The value of a small tensor that is computed from small constants alone."""
+    nodes = []
+    for node in walk_nodes([value]):
+        nodes.append(node)
+        small = all(static_shape(t.shape) is not None and t.count.value <= EVALUATED_ELEMENTS for t in node.types)
+        if not small or isinstance(node.op, Parameter) or len(nodes) > EVALUATED_NODES:
+            return None
+    return interpret(Function("constant", (), (value,)), [])[0]
 
 
 def origin_of(node: onnx.NodeProto) -> Origin:

@@ -88,6 +88,7 @@ class GraphImporter:
                 lambda graph, params: self.subgraph(graph, scope, params),
                 lambda graph: self.captured(graph, scope),
                 lambda: self.by_definition(node, domain, inputs),
+                lambda graph: self.inlined(graph, scope),
             )
             results = importer(context)
         else:
@@ -154,6 +155,8 @@ class GraphImporter:
         scope: Scope = {}
         outer = self.captured(graph, parent)
         by_outer: dict[Value, Value] = {}
+        binders = self.state.g.binders
+        self.state.g.binders = {}  # a closed function sees sizes by name; what binds them outside is no part of it
         for value in outer:
             inner = self.state.g.one(Parameter(f"capture_{len(by_outer)}_{graph.name}", value.type))
             self.state.contents.known[inner] = self.state.contents.of(value)
@@ -168,8 +171,19 @@ class GraphImporter:
         self.initializers(graph, scope)
         self.nodes(graph.node, scope)
         self.state.g.origin = origin
+        self.state.g.binders = binders
         results = tuple(self.result(info.name, scope) for info in graph.output)
         return Function(graph.name or "body", (*params, *by_outer.values()), results)
+
+    def inlined(self, graph: onnx.GraphProto, parent: Scope) -> tuple[Value, ...]:
+        """The results of a subgraph without inputs, imported in place."""
+        names = outer_names(graph)
+        scope: Scope = {name: parent[name] for name in names if name in parent}
+        origin = self.state.g.origin
+        self.initializers(graph, scope)
+        self.nodes(graph.node, scope)
+        self.state.g.origin = origin
+        return tuple(self.result(info.name, scope) for info in graph.output)
 
     def result(self, name: str, scope: Scope) -> Value:
         value = scope.get(name)
