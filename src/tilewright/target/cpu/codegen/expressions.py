@@ -398,8 +398,10 @@ def _is_clamped(e: Expr, cast: Expr) -> bool:
     if not (e.dtype.is_float and cast.dtype.is_integer) or e.op not in (Op.MIN, Op.MAX):
         return False
     bounds: dict[Op, float] = {}
-    for _ in range(2):
-        if e.op in (Op.MIN, Op.MAX) and e.args[1].op is Op.CONST:
-            bounds.setdefault(e.op, e.args[1].attr)
-            e = e.args[0]
-    return len(bounds) == 2 and bool(cast.dtype.lowest <= bounds[Op.MAX] <= bounds[Op.MIN] <= cast.dtype.highest)
+    inner: Expr = e
+    while inner.op in (Op.MIN, Op.MAX) and inner.args[1].op is Op.CONST:
+        bounds.setdefault(inner.op, inner.args[1].attr)
+        inner = inner.args[0]
+    if len(bounds) < 2:
+        return False
+    return bool(cast.dtype.lowest <= bounds[Op.MAX] <= bounds[Op.MIN] <= cast.dtype.highest)

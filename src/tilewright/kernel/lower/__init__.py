@@ -1,0 +1,5 @@
+"""From scheduled kernels to plain statements."""
+
+from tilewright.kernel.lower.pipeline import lower
+
+__all__ = ["lower"]

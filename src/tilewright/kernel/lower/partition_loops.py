@@ -1,0 +1,186 @@
+"""Loops split where a condition in their body begins or ceases to hold, so that most iterations run without it.
+
+    for i in 7:                                  for i in 6:
+      vectorized j in 16:                          vectorized j in 16: y[i*16 + j] = ..
+        if i*16 + j < 100: y[i*16 + j] = ..  ->  vectorized j in 16:
+                                                   if 96 + j < 100: y[96 + j] = ..
+
+Conditions are those of `if` and `select` that are affine in the loop variable, with a constant coefficient, and in the variables of loops
+inside. A loop over ranges is cut in up to three: before, where all hold, after. A parallel loop keeps its range and takes the short
+body where all hold (`if` inside), so that it is still one parallel loop. Only loops whose body is small are copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from tilewright.ir import dtypes
+from tilewright.ir.affine import affine_in
+from tilewright.ir.expr import (
+    TRUE,
+    Expr,
+    Op,
+    add,
+    ceildiv,
+    const,
+    floordiv,
+    less,
+    less_equal,
+    logical_and,
+    maximum,
+    minimum,
+    mul,
+    sub,
+    walk,
+)
+from tilewright.ir.simplify import simplifier
+from tilewright.kernel.nodes import (
+    For,
+    If,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+    While,
+    children,
+    map_stmt,
+    own_exprs,
+    seq,
+    substitute_stmt,
+    walk_stmts,
+    with_fields,
+)
+from tilewright.kernel.regions import conjuncts
+
+COPY_LIMIT = 600  # stores in all copies of one statement, as code generators repeat them in unrolled loops
+
+
+def partition_loops(kernel: Kernel) -> Kernel:
+    """The kernel (no blocks, simplified) with its loops split; see the module's docstring."""
+    result: Kernel = with_fields(kernel, body=_partition(kernel.body, {}, 1))
+    return result
+
+
+def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
+    """The statement with its loops split, of which there are already so many copies."""
+    if not isinstance(stmt, For):
+        return map_stmt(stmt, lambda s: _partition(s, extents, copies))
+    if stmt.kind in ("vectorized", "unrolled"):
+        return stmt
+    inside = {**extents, stmt.var: stmt.extent}
+    found = _conditions(stmt) if _size(stmt.body) * copies * 2 <= COPY_LIMIT else []
+    if not found:
+        return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies), stmt.kind)
+    run = simplifier(extents=extents)
+    begin: Expr = const(0)
+    end = stmt.extent
+    for condition in found:
+        if condition.first is not None:
+            begin = maximum(begin, condition.first)
+        if condition.last is not None:
+            end = minimum(end, condition.last)
+    begin = run.rewrite(minimum(begin, stmt.extent))
+    end = run.rewrite(maximum(end, begin))
+    main = substitute_stmt(stmt.body, {condition.test: TRUE for condition in found})
+    if begin is end:
+        return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies), stmt.kind)
+    if stmt.kind == "parallel":
+        return _two_bodies(stmt, main, logical_and(less_equal(begin, stmt.var), less(stmt.var, end)), inside, copies)
+    pieces = []
+    for low, high, body in ((const(0), begin, stmt.body), (begin, end, main), (end, stmt.extent, stmt.body)):
+        extent = run.rewrite(sub(high, low))
+        if not (extent.is_const and extent.value <= 0):
+            pieces.append((low, extent, body))
+    copies *= len(pieces)
+    parts = []
+    for low, extent, body in pieces:
+        shifted = body if low.is_const and low.value == 0 else substitute_stmt(body, {stmt.var: add(stmt.var, low)})
+        parts.append(For(stmt.var, extent, _partition(shifted, {**extents, stmt.var: extent}, copies), stmt.kind))
+    return seq(*parts)
+
+
+def _two_bodies(loop: For, main: Stmt, holds: Expr, inside: dict[Expr, Expr], copies: int) -> Stmt:
+    """The loop with `main` for the iterations where `holds`, and its own body elsewhere."""
+    holds = simplifier(extents=inside).rewrite(holds)
+    if holds.is_const:
+        body = main if holds is TRUE else loop.body
+        return For(loop.var, loop.extent, _partition(body, inside, copies), loop.kind)
+    both = If(holds, _partition(main, inside, copies * 2), _partition(loop.body, inside, copies * 2))
+    return For(loop.var, loop.extent, both, loop.kind)
+
+
+def _size(stmt: Stmt) -> int:
+    """Stores in `stmt` once its unrolled loops are carried out."""
+    if isinstance(stmt, Store):
+        return 1
+    inside = sum([_size(child) for child in children(stmt)])
+    if isinstance(stmt, For) and stmt.kind in ("unrolled", "vectorized") and stmt.extent.is_const:
+        repeats: int = stmt.extent.value if stmt.kind == "unrolled" else ceil(stmt.extent.value / 16)
+        return inside * repeats
+    return inside
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Iterations of a loop, from `first` on and before `last` (None: no limit), in which `test` holds whatever the loops inside do."""
+
+    test: Expr
+    first: Expr | None
+    last: Expr | None
+
+
+def _conditions(loop: For) -> list[_Range]:
+    """The conditions by which the loop is split."""
+    inner: dict[Expr, Expr] = {}
+    opaque: set[Expr] = set()
+    tests: dict[Expr, None] = {}
+    for stmt in walk_stmts(loop.body):
+        if isinstance(stmt, For):
+            if inner.setdefault(stmt.var, stmt.extent) is not stmt.extent:
+                opaque.add(stmt.var)
+        elif isinstance(stmt, Let):
+            opaque.add(stmt.var)
+        elif isinstance(stmt, While):
+            return []
+        if isinstance(stmt, If):
+            tests.update(dict.fromkeys(conjuncts(stmt.condition)))
+        for e in own_exprs(stmt):
+            tests.update({test: None for select in walk(e) if select.op is Op.SELECT for test in conjuncts(select.args[0])})
+    ranges = []
+    for test in tests:
+        found = _range(test, loop.var, inner, opaque)
+        if found is not None:
+            ranges.append(found)
+    return ranges
+
+
+def _range(test: Expr, variable: Expr, inner: dict[Expr, Expr], opaque: set[Expr]) -> _Range | None:
+    """Where a comparison holds: c * variable + (what inner loops add) + rest < 0."""
+    if test.op not in (Op.LT, Op.LE) or test.args[0].dtype is not dtypes.int64:
+        return None
+    nodes = set(walk(test))
+    if variable not in nodes or nodes & opaque or any(node.op is Op.LOAD for node in nodes):
+        return None
+    moving = [v for v in inner if v in nodes]
+    form = affine_in(sub(*test.args), (variable, *moving))
+    if form is None or not all(c.is_const for c in form[0].values()):
+        return None
+    coefficients, greatest = form
+    for v in moving:
+        c = coefficients[v].value
+        if c > 0:
+            if any(x in inner or x is variable for x in walk(inner[v])):
+                return None
+            greatest = add(greatest, mul(sub(inner[v], const(1)), const(c)))
+    if test.op is Op.LE:
+        greatest = sub(greatest, const(1))
+    c = coefficients[variable].value
+    if any(node in inner for node in walk(greatest)):
+        return None
+    # c * variable < -greatest, for integers: c > 0: variable < ceil(-greatest / c); c < 0: variable > greatest / -c.
+    if c > 0:
+        return _Range(test, None, ceildiv(sub(const(0), greatest), const(c)))
+    if c < 0:
+        return _Range(test, add(floordiv(greatest, const(-c)), const(1)), None)
+    return None

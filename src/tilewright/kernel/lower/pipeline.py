@@ -1,0 +1,25 @@
+"""Lowering: every pass by name, in order."""
+
+from __future__ import annotations
+
+from tilewright.kernel.lower.compact_buffers import compact_buffers
+from tilewright.kernel.lower.dissolve_blocks import dissolve_blocks
+from tilewright.kernel.lower.partition_loops import partition_loops
+from tilewright.kernel.lower.simplify_statements import simplify_statements
+from tilewright.kernel.nodes import Kernel
+
+
+def lower(kernel: Kernel) -> Kernel:
+    """The scheduled kernel as plain statements, which code generators take: no blocks, every buffer with its place, tails split off.
+
+    Unrolled, vectorized and parallel loops stay, marked as such; the code generator carries them out.
+    """
+    # First: bindings become indices and predicates conditions, which is what the other passes look at.
+    kernel = dissolve_blocks(kernel)
+    # Before simplification, since it subtracts the start of a region from indices, where most terms cancel.
+    kernel = compact_buffers(kernel)
+    # Before partitioning, which needs conditions in their short form and outside the loops that they do not depend on.
+    kernel = simplify_statements(kernel)
+    kernel = partition_loops(kernel)
+    # Again: a partition knows more about its loop, and may have one iteration.
+    return simplify_statements(kernel)
