@@ -1,0 +1,1 @@
+"""Rules of the graph simplifier, one file for each family of operators."""
