@@ -17,7 +17,7 @@ from tilewright.ir.prove import equal_dims, in_range, prove, prove_equal
 from tilewright.ir.simplify import simplify
 from tilewright.ir.types import product
 
-_FUZZ = settings(max_examples=400, deadline=None)
+_FUZZ = settings(max_examples=200, deadline=None)
 _LOOPS = (I, J, K, F)
 
 

@@ -14,7 +14,7 @@ from tilewright.ir.types import tensor
 from tilewright.support.errors import ParseError
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(any_exprs())
 def test_text_reads_back_to_the_same_node(e: Expr) -> None:
     assert parse_expr(format_expr(e), NAMES) is e

@@ -90,7 +90,13 @@ def _emit(form: Linear) -> Expr:
 
 def sorted_terms(form: Linear) -> list[tuple[Monomial, int]]:
     """The terms in canonical order: highest degree first, then largest coefficient, then by name."""
-    return sorted(form.terms.items(), key=_term_order)
+    return ordered(form.terms.items())
+
+
+def ordered(terms: Iterable[tuple[Monomial, int]]) -> list[tuple[Monomial, int]]:
+    """Terms in canonical order. What picks one of several must pick in this order: that of a dict depends on how it came about."""
+    found = list(terms)
+    return sorted(found, key=_term_order) if len(found) > 1 else found
 
 
 def add_scaled(a: Linear, b: Linear, factor: int = 1) -> Linear:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tilewright.ir.affine import ZERO, Linear, Monomial, add_scaled, linear, monomial, multiply, order_key, times, to_expr, without
+from tilewright.ir.affine import ZERO, Linear, Monomial, add_scaled, linear, monomial, multiply, order_key, ordered, times, to_expr, without
 from tilewright.ir.expr import Expr, Op, VarInfo, const, make
 from tilewright.ir.facts import Facts
 from tilewright.ir.rewrite import Bindings, any_of, constant
@@ -66,7 +66,7 @@ def bind_common(e: Expr, facts: Facts) -> Bindings | None:
 def bind_inner_modulo(e: Expr, facts: Facts) -> Bindings | None:
     """k, x, g, y, c with dividend == k * (x % g) + y and k * g a multiple of c."""
     dividend, divisor = linear(e.args[0]), linear(e.args[1])
-    for atoms, coefficient in dividend.terms.items():
+    for atoms, coefficient in ordered(t for t in dividend.terms.items() if any(a.op is Op.FLOORMOD for a in t[0])):
         for atom in atoms:
             if atom.op is not Op.FLOORMOD:
                 continue
@@ -94,9 +94,9 @@ def bind_divisible(e: Expr, facts: Facts) -> Bindings | None:
 def bind_nested(e: Expr, facts: Facts) -> Bindings | None:
     """x, d, y, c with dividend == x // d + y; both divisors are positive."""
     dividend, divisor = linear(e.args[0]), e.args[1]
-    for atoms, coefficient in dividend.terms.items():
+    for atoms, coefficient in ordered(t for t in dividend.terms.items() if len(t[0]) == 1 and t[0][0].op is Op.FLOORDIV):
         atom = atoms[0]
-        if coefficient == 1 and len(atoms) == 1 and atom.op is Op.FLOORDIV:
+        if coefficient == 1:
             if facts.is_positive_divisor(atom.args[1]) and facts.is_positive_divisor(divisor):
                 rest = add_scaled(dividend, Linear(0, {atoms: 1}), -1)
                 if rest.is_const or (divisor.is_const and atom.args[1].is_const):
@@ -137,9 +137,8 @@ def divide(dividend: Linear, divisor: Linear) -> tuple[Linear, Linear]:
 
 
 def _divisible_terms(form: Linear, lead: Monomial, factor: int) -> Iterator[Linear]:
-    for atoms, coefficient in form.terms.items():
-        other = without(atoms, lead)
-        n = 0 if other is None else _toward_zero(coefficient, factor)
+    for atoms, coefficient in ordered(t for t in form.terms.items() if without(t[0], lead) is not None):
+        other, n = without(atoms, lead), _toward_zero(coefficient, factor)
         if n:
             yield Linear(0, {other: n}) if other else Linear(n, {})
 

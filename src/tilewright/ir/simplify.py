@@ -19,6 +19,7 @@ from tilewright.ir.affine import (
     linear,
     multiply,
     order_key,
+    ordered,
     parts,
     scale,
     shift,
@@ -40,7 +41,7 @@ _NOTHING: Mapping[Expr, Interval] = MappingProxyType({})
 _NO_EXTENTS: Mapping[Expr, Expr] = MappingProxyType({})
 _PARTS = frozenset({Op.FLOORDIV, Op.FLOORMOD})
 # Results kept for one set of facts; a kernel needs a few thousand.
-_MEMO_LIMIT = 200_000
+_MEMO_LIMIT = 50_000
 # (bits of exponent, bits of mantissa with the hidden one)
 _FLOAT_FORMAT = {"float16": (5, 11), "bfloat16": (8, 8), "float32": (8, 24), "float64": (11, 53)}
 
@@ -129,7 +130,7 @@ def _recombine(run: Rewriter, form: Linear) -> Linear:
     changed = any(atom.op is Op.FLOORDIV for atoms in form.terms for atom in atoms)
     while changed:
         changed = False
-        for atom in dict.fromkeys(atom for atoms in form.terms for atom in atoms if atom.op in _PARTS):
+        for atom in sorted({atom for atoms in form.terms for atom in atoms if atom.op in _PARTS}, key=order_key):
             whole = _join(run, form, atom)
             if whole is not None:
                 form, changed = whole, True
@@ -176,7 +177,7 @@ def inequality(run: Rewriter, e: Expr) -> Expr | None:
         return TRUE
     if run.facts.nonnegative(shift(scale(form, -1), -1)):
         return FALSE
-    return _write_inequality(form)
+    return _final(run, _write_inequality(form))
 
 
 def _tighten(run: Rewriter, form: Linear) -> Linear:
@@ -193,9 +194,9 @@ def _tighten(run: Rewriter, form: Linear) -> Linear:
 
 def _multiply_out(form: Linear) -> Linear | None:
     """`0 <= x // c + r` -> `0 <= x + c * r`; `0 <= r - x // c` -> `0 <= c * r + c - 1 - x`."""
-    for atoms, coefficient in form.terms.items():
+    for atoms, coefficient in ordered(t for t in form.terms.items() if len(t[0]) == 1 and t[0][0].op is Op.FLOORDIV):
         atom = atoms[0]
-        if len(atoms) > 1 or abs(coefficient) != 1 or atom.op is not Op.FLOORDIV or not atom.args[1].is_const or atom.args[1].value <= 0:
+        if abs(coefficient) != 1 or not atom.args[1].is_const or atom.args[1].value <= 0:
             continue
         c = int(atom.args[1].value)
         rest = scale(add_scaled(form, Linear(0, {atoms: coefficient}), -1), c)
@@ -228,6 +229,12 @@ def _write_inequality(form: Linear) -> Expr:
     return make(Op.LE, dtypes.bool_, (to_expr(left), to_expr(shift(right, constant))))
 
 
+def _final(run: Rewriter, e: Expr) -> Expr:
+    """A comparison as this file writes it: rewriting it again would change nothing."""
+    run.memo[e] = e
+    return e
+
+
 def equality(run: Rewriter, e: Expr) -> Expr | None:
     """`a == b` and `a != b` of int64: decided where possible, divided by the common factor, written with positive terms only."""
     a, b = e.args
@@ -250,7 +257,7 @@ def equality(run: Rewriter, e: Expr) -> Expr | None:
         form = scale(form, -1)
     right = Linear(0, {atoms: -n for atoms, n in form.terms.items() if n < 0})
     left = Linear(0, {atoms: n for atoms, n in form.terms.items() if n > 0})
-    return make(e.op, dtypes.bool_, (to_expr(left), to_expr(shift(right, -form.constant))))
+    return _final(run, make(e.op, dtypes.bool_, (to_expr(left), to_expr(shift(right, -form.constant)))))
 
 
 def connective(run: Rewriter, e: Expr) -> Expr | None:
