@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from tests.kernel import script_examples
 from tests.kernel.random_kernels import kernels
 from tilewright.ir import dtypes
-from tilewright.ir.expr import cast, const, less, load, size, var
+from tilewright.ir.expr import cast, const, less, load, select, size, var
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, Kernel, Let, Seq, Store, seq
 from tilewright.kernel.script import excerpt, format_kernel
 from tilewright.kernel.script_parser import parse_kernel
+from tilewright.kernel.verify import verify
 from tilewright.support.errors import ParseError
 
 F32 = dtypes.float32
@@ -110,6 +111,23 @@ def test_blocks_without_bindings_get_loops() -> None:
 def test_names_of_the_scope_around() -> None:
     (y,) = interpret(script_examples.leaky_relu(-0.5), [np.array([-2.0, 3.0], np.float32)])
     np.testing.assert_array_equal(y, [1.0, 3.0])
+
+
+def test_shared_parts_are_written_once() -> None:
+    x, y, i = Buffer("x", F32, (const(8),)), Buffer("y", F32, (const(8),)), var("i")
+    power = load(x, (i,))
+    for bit in range(40):
+        power = select(less(i, const(bit)), power * power, power)
+    made = Kernel("f", (x,), (y,), For(i, const(8), If(less(power, 3.0), Store(y, (i,), power))))
+    text = format_kernel(made)
+    assert "t_1 = inline(select(i < 1, t * t, t))" in text
+    assert len(text) < 8000
+    assert parse_kernel(text) is made
+    looped = Kernel("f", (x,), (y,), For(i, const(8), Store(y, (i,), power)))
+    verify(looped)
+    values = np.array([1.0, 1.5, -1.0, 0.5, 1.0, 1.0, 1.0, -1.0], np.float32)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(interpret(looped, [values])[0], [v ** np.float32(2.0**39) if abs(v) != 1 else 1.0 for v in values])
 
 
 HEAD = "def f(x: float32[N, 64], y: Out[float32[N]]):\n"

@@ -118,6 +118,11 @@ def test_guarded_accesses_are_left_to_the_interpreter() -> None:
     verify(of(For(I, N + 8, block(predicate=less(I, N)))))
 
 
+def test_a_loop_that_never_runs_and_a_size_with_the_name_of_a_loop() -> None:
+    verify(of(seq(For(I, const(0), Store(Y, (const(-1),), ONE)), For(J, N, Store(Y, (J,), ONE)))))
+    verify(of(For(var("N"), N, Store(Y, (var("N"),), ONE))))
+
+
 def test_scratch_private_to_a_parallel_iteration_does_not_collide() -> None:
     acc = Buffer("acc", F32, (), "local")
     body = seq(Store(acc, (), ONE), Store(Y, (I,), load(acc, ())))

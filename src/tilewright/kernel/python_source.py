@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import TRUE, Expr, Op
+from tilewright.ir.expr import TRUE, Expr, Op, walk
 from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, Seq, Stmt, Store, While, children, loads
 from tilewright.kernel.private_scratch import private_scratch
 from tilewright.kernel.python_formulas import Formulas
@@ -396,6 +396,10 @@ class _Emitter:
 
     def _select(self, e: Expr) -> str:
         condition = self._value(e.args[0])
+        both = unguarded(e.args[1]) & unguarded(e.args[2])
+        for node in walk(*e.args[1:]):  # what both sides need is computed once: chains of selects would double the code at each
+            if node in both and node.args:
+                self._value(node)
         name = self._fresh("t")
         self._line(f"if {condition}:")
         self._scope(lambda: self._line(f"{name} = {self._value(e.args[1])}"), keep_loads=True)
@@ -464,6 +468,18 @@ class _Emitter:
             del self.variables[var]
         else:
             self.variables[var] = previous
+
+
+def unguarded(e: Expr) -> set[Expr]:
+    """The nodes that are evaluated whenever `e` is: not those in one branch of a select."""
+    found: set[Expr] = set()
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.args[:1] if node.op is Op.SELECT else node.args)
+    return found
 
 
 def zero_of(dtype: DType) -> Any:

@@ -13,6 +13,7 @@
   order of arguments other than that of first use.
 * Buffers: `t = scratch(float32[N, 8])` is global, `t = local(float32[8])` local; in a block they belong to the block.
 * Loops: `range`, `parallel`, `vectorized`, `unrolled`; `grid` is several serial ones. `while condition:`, `if` and `else`.
+* `t = inline(value)` is text only: `t` stands for the expression, which occurs more than once.
 * `t = value` names a value for the rest of the suite; `with let(value) as t:` for its own suite only.
 * Blocks: each keyword is a block iter with its extent and its binding; `where(condition)` is the predicate.
 * A name that is no free Python identifier is written under another, with `name="..."` where it is introduced.
@@ -32,18 +33,19 @@ from typing import Any
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import INTRINSICS, TRUE, Expr, free_vars
+from tilewright.ir.expr import INTRINSICS, TRUE, Expr, free_vars, make, var, walk
 from tilewright.ir.printer import format_expr
-from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, LoopKind, Seq, Stmt, Store, While
+from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, LoopKind, Seq, Stmt, Store, While, own_exprs
 
 LOOP_WORDS: dict[LoopKind, str] = {"serial": "range", "parallel": "parallel", "vectorized": "vectorized", "unrolled": "unrolled"}
 SCRATCH_WORDS = {"global": "scratch", "local": "local"}
 RESERVED = frozenset({
     *LOOP_WORDS.values(), *SCRATCH_WORDS.values(), *INTRINSICS, *dtypes.BY_NAME,
-    "Out", "block", "bitcast", "cast", "grid", "inf", "init", "kernel", "let", "max", "min", "nan", "reduction", "select", "size", "sizes",
-    "spatial", "trunc_div", "trunc_mod", "var", "where",
+    "Out", "block", "bitcast", "cast", "grid", "inf", "init", "inline", "kernel", "let", "max", "min", "nan", "reduction", "select",
+    "size", "sizes", "spatial", "trunc_div", "trunc_mod", "var", "where",
 })  # fmt: skip
 _WIDTH = 120
+_LONG = 120  # nodes in an expression
 
 
 def format_kernel(kernel: Kernel) -> str:
@@ -65,6 +67,7 @@ class _Printer:
     lines: list[str] = field(default_factory=list)
     line_of: dict[Stmt, int] = field(default_factory=dict)
     names: dict[Any, str] = field(default_factory=dict)
+    shown: dict[Expr, Expr] = field(default_factory=dict)  # expressions written with placeholders for their shared parts
     taken: set[str] = field(default_factory=set)
     indent: int = 0
 
@@ -135,6 +138,7 @@ class _Printer:
                     self.stmt(inner)
                 if not isinstance(last, Let):
                     break
+                self.share(last.value)
                 self.line_of.setdefault(last, len(self.lines))
                 value = self.expr(last.value)
                 name, extra = self.introduce(last.var, last.value.dtype)
@@ -144,6 +148,10 @@ class _Printer:
             self.line("pass")
 
     def stmt(self, stmt: Stmt) -> None:
+        if isinstance(stmt, Block):
+            self.share(*stmt.bindings, *(it.extent for it in stmt.iters))
+        else:
+            self.share(*own_exprs(stmt))
         self.line_of.setdefault(stmt, len(self.lines))
         match stmt:
             case Store(buffer, indices, value):
@@ -199,7 +207,7 @@ class _Printer:
             self.line_of.setdefault(stmt, len(self.lines))
             self.line(f"{word} {self.expr(stmt.condition)}:")
             self.nested(stmt.then)
-            if not isinstance(stmt.otherwise, If):
+            if not isinstance(stmt.otherwise, If) or shared_parts([stmt.otherwise.condition]):
                 break
             stmt, word = stmt.otherwise, "elif"
         if stmt.otherwise is not None:
@@ -218,6 +226,7 @@ class _Printer:
             self.call_line("with block", arguments)
             self.indent += 1
             start = len(self.lines)
+            self.share(block.predicate)
             if block.predicate is not TRUE:
                 self.line(f"where({self.expr(block.predicate)})")
             for buffer in block.scratch:
@@ -267,10 +276,38 @@ class _Printer:
         return f"{buffer.dtype.name}[{', '.join(map(self.expr, buffer.shape)) or '()'}]"
 
     def expr(self, e: Expr) -> str:
-        return format_expr(e, self.names)
+        return format_expr(self.shown.get(e, e), self.names)
+
+    def share(self, *exprs: Expr) -> None:
+        """Writes `t = inline(...)` for parts that the expressions of a statement share, where the text would grow out of hand."""
+        shared = shared_parts(exprs)
+        if not shared:
+            return
+        shown: dict[Expr, Expr] = {}
+        for node in walk(*exprs):
+            args = tuple([shown[a] for a in node.args])
+            shown[node] = make(node.op, node.dtype, args, node.attr) if args else node
+            if node in shared:
+                name, _ = self.name(node, "t")
+                self.line(f"{name} = inline({format_expr(shown[node], self.names)})")
+                shown[node] = var(name, node.dtype)
+        self.shown = {e: shown[e] for e in exprs}
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
+
+
+def shared_parts(exprs: Sequence[Expr]) -> set[Expr]:
+    """The parts to write once: those with several users, if all of them written out would be long."""
+    length: dict[Expr, int] = {}
+    users: dict[Expr, int] = {}
+    for node in walk(*exprs):
+        length[node] = 1 + sum(length[a] for a in node.args)
+        for a in node.args:
+            users[a] = users.get(a, 0) + 1
+    if sum(length[e] for e in exprs) <= _LONG:
+        return set()
+    return {node for node, count in users.items() if count > 1 and length[node] > 3}
 
 
 def is_free_name(name: str) -> bool:

@@ -203,6 +203,9 @@ class _Reader:
                 if buffer not in self.owners[-1]:
                     self.owners[-1].append(buffer)
                 return None
+            case ast.Assign([ast.Name(target)], ast.Call(ast.Name("inline"), [expanded])):
+                self.define(node, target, parse_expr(expanded, self.names))
+                return None
             case ast.Assign([ast.Name(target)], ast.Call(ast.Name("let")) as call):
                 return self.open_let(node, target, *self.expr_and_options(call))
             case ast.Assign([ast.Name(target)], assigned):
@@ -302,6 +305,8 @@ class _Reader:
                     predicate = parse_expr(condition, self.names, dtypes.bool_)
                 case ast.Assign([ast.Name(target)], ast.Call(ast.Name(word)) as value) if word in _SCOPES and not rest:
                     scratch.append(self.scratch(node, target, value, _SCOPES[word]))
+                case ast.Assign([ast.Name(target)], ast.Call(ast.Name("inline"), [expanded])) if not rest:
+                    self.define(node, target, parse_expr(expanded, self.names))
                 case ast.With([ast.withitem(ast.Call(ast.Name("init"), []), None)], inner) if not rest:
                     init = self.suite(inner)
                 case _:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tilewright.ir import dtypes
 from tilewright.ir.affine import affine_in, linear, to_expr
 from tilewright.ir.bounds import Interval, bounds
-from tilewright.ir.expr import TRUE, Expr, Op, free_vars, substitute, walk
+from tilewright.ir.expr import TRUE, Expr, Op, const, free_vars, substitute, walk
 from tilewright.kernel.nodes import (
     Block,
     Buffer,
@@ -31,6 +31,7 @@ from tilewright.kernel.nodes import (
     own_exprs,
 )
 from tilewright.kernel.private_scratch import private_scratch
+from tilewright.kernel.python_source import unguarded
 from tilewright.kernel.script import excerpt
 from tilewright.support.errors import VerifyError
 
@@ -54,7 +55,7 @@ class _Loop:
 @dataclass(slots=True)
 class _Checker:
     kernel: Kernel
-    variables: dict[str, Expr] = field(default_factory=dict)
+    variables: dict[str, Expr] = field(default_factory=dict)  # those in scope that are no sizes; sizes may share their names
     extents: dict[Expr, Expr] = field(default_factory=dict)
     reach: dict[Expr, frozenset[Expr] | None] = field(default_factory=dict)  # loop variables that a variable depends on; None: any
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -75,7 +76,6 @@ class _Checker:
         for size in kernel.sizes:
             if size.op is not Op.VAR or size.dtype is not dtypes.int64:
                 self.fail(f"the size {size!r} is not an int64 variable")
-            self.introduce(size, None)
         for buffer in (*kernel.params, *kernel.scratch):
             self.declare(buffer)
         for buffer in kernel.params:
@@ -178,7 +178,10 @@ class _Checker:
         if is_parallel:
             self.loops.append(_Loop(stmt, frozenset(self.private.get(self.parallel_count, ()))))
             self.parallel_count += 1
+        outer = self.guarded
+        self.guarded = outer or stmt.extent is const(0)  # what never runs does no harm
         self.stmt(stmt.body)
+        self.guarded = outer
         if is_parallel:
             self.loops.pop()
         self.remove(stmt.var)
@@ -248,14 +251,14 @@ class _Checker:
     def expr(self, e: Expr) -> None:
         """Variables and buffers in scope, dtypes of conditions, ranks and bounds of loads."""
         for node in walk(e):
-            if node.op is Op.VAR and self.variables.get(node.name) is not node:
-                other = self.variables.get(node.name)
+            other = self.variables.get(node.name) if node.op is Op.VAR else None
+            if node.op is Op.VAR and other is not node and node not in self.kernel.sizes:
                 self.fail(f"the variable {node.name} is not defined here", f"{node.name} in scope is another variable" if other else None)
             if node.op is Op.SELECT:
                 self.boolean(node.args[0], "the condition of a select")
-        unguarded = set() if self.guarded else set(_unguarded(e))
+        certain = set() if self.guarded else unguarded(e)
         for load in loads(e):
-            self.access("load", load.attr, load.args, load not in unguarded)
+            self.access("load", load.attr, load.args, load not in certain)
 
     def access(self, kind: str, buffer: Buffer, indices: tuple[Expr, ...], guarded: bool) -> None:
         if self.buffers.get(buffer.name) is not buffer:
@@ -322,16 +325,6 @@ class _Checker:
     def fail(self, what: str, why: str | None = None) -> None:
         place = f"block '{self.block}' of kernel '{self.kernel.name}'" if self.block else f"kernel '{self.kernel.name}'"
         raise VerifyError(what, where=f"{place}\n{excerpt(self.kernel, self.at)}", why=why)
-
-
-def _unguarded(e: Expr) -> list[Expr]:
-    """The nodes that are evaluated whenever `e` is: not those in a branch of a select."""
-    found, stack = [], [e]
-    while stack:
-        node = stack.pop()
-        found.append(node)
-        stack.extend(node.args[:1] if node.op is Op.SELECT else node.args)
-    return found
 
 
 def _has_loads(*exprs: Expr) -> bool:
