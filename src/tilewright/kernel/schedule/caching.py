@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tilewright.ir.expr import Expr, Op, load, transform, var
+from tilewright.ir.expr import Expr, Op, free_vars, load, substitute, transform, var
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, Kernel, Scope, Seq, Stmt, Store, map_stmt, seq, with_fields
 from tilewright.kernel.schedule.change import Change
-from tilewright.kernel.schedule.nest import Nest, PlacedBlock, edit, nested, refuse, with_body
+from tilewright.kernel.schedule.legality import stores_to, written_in_full
+from tilewright.kernel.schedule.nest import Nest, PlacedBlock, edit, fresh_iters, nested, refuse, with_body
 
 
 def cache_read(nest: Nest, block: str, buffer: str, scope: Scope = "local") -> Change:
@@ -23,8 +24,10 @@ def cache_read(nest: Nest, block: str, buffer: str, scope: Scope = "local") -> C
     for writer in nest.writers(source):
         if _root(nest, nest.blocks[writer]) is root or nest.blocks[writer].position > placed.position:
             refuse(f"block '{writer}' writes {buffer} in the same nest", "cache before computing the blocks together")
+    if nest.writers(source) and not written_in_full(nest, source):
+        refuse(f"{buffer} is not written in full, so it cannot be copied", "cache before packing and padding")
     copy = _fresh_copy(nest, source, scope)
-    name, loops, made = _copy_nest(nest, source, copy, f"{copy.name}_copy")
+    name, loops, made = _copy_nest(nest, source, copy, f"{copy.name}_copy", _all_of(nest, source))
     changed = edit(nest.kernel.body, {placed.stmt: renamed(placed.stmt, source, copy, stores=False)})
     body = changed if changed is not None else Seq(())
     return Change(_beside(nest, body, root, placed, before=made, add=copy), (name, *loops))
@@ -50,8 +53,13 @@ def cache_write(nest: Nest, block: str, scope: Scope = "local") -> Change:
             refuse(f"block '{user}' reads {target.name} in the same nest", "cache before computing the blocks together")
     if any(_root(nest, nest.blocks[writer]) is not root for writer in writers):
         refuse(f"{target.name} is written by several nests")
+    elements = _elements_stored(nest, placed, target)
+    if elements is None:
+        if not written_in_full(nest, target):
+            refuse(f"which elements of {target.name} block '{block}' writes is not known")
+        elements = _all_of(nest, target)
     copy = _fresh_copy(nest, target, scope)
-    name, loops, made = _copy_nest(nest, copy, target, f"{target.name}_copy")
+    name, loops, made = _copy_nest(nest, copy, target, f"{target.name}_copy", elements)
     changes: dict[Stmt, Stmt | None] = {nest.blocks[w].stmt: renamed(nest.blocks[w].stmt, target, copy, stores=True) for w in writers}
     changed = edit(nest.kernel.body, changes)
     body = changed if changed is not None else Seq(())
@@ -107,14 +115,38 @@ def _fresh_copy(nest: Nest, buffer: Buffer, scope: Scope) -> Buffer:
     return Buffer(name, buffer.dtype, buffer.shape, scope)
 
 
-def _copy_nest(nest: Nest, source: Buffer, target: Buffer, base: str) -> tuple[str, tuple[str, ...], Stmt]:
+Elements = tuple[tuple[BlockIter, ...], tuple[Expr, ...]]  # iters, and the indices that they run through
+
+
+def _all_of(nest: Nest, buffer: Buffer) -> Elements:
+    iters = fresh_iters(nest, [(size, "spatial") for size in buffer.shape])
+    return iters, tuple(it.var for it in iters)
+
+
+def _elements_stored(nest: Nest, placed: PlacedBlock, buffer: Buffer) -> Elements | None:
+    """The elements that the block stores, through its spatial iters; None when its stores differ or depend on more than these."""
+    stores = stores_to(placed, buffer)
+    where = {access.indices for access in stores}
+    indices = next(iter(where))
+    old = {it.var: it for it in placed.stmt.iters if it.kind == "spatial"}
+    if (
+        len(where) != 1
+        or any(a.conditional for a in stores)
+        or any(v not in old and v not in nest.kernel.sizes for v in free_vars(*indices))
+    ):
+        return None
+    used = [it for it in old.values() if it.var in free_vars(*indices)]
+    iters = fresh_iters(nest, [(it.extent, "spatial") for it in used])
+    mapping: dict[Expr, Expr] = {it.var: new.var for it, new in zip(used, iters, strict=True)}
+    return iters, tuple(substitute(index, mapping) for index in indices)
+
+
+def _copy_nest(nest: Nest, source: Buffer, target: Buffer, base: str, elements: Elements) -> tuple[str, tuple[str, ...], Stmt]:
+    iters, indices = elements
     (name,) = nest.fresh(base)
-    axes = range(len(source.shape))
-    loops = tuple(var(n) for n in nest.fresh(*(f"{name}_i{axis}" for axis in axes)))
-    iters = tuple(BlockIter(var(n), size) for n, size in zip(nest.fresh(*(f"{name}_v{axis}" for axis in axes)), source.shape, strict=True))
-    indices = tuple(it.var for it in iters)
+    loops = tuple(var(n) for n in nest.fresh(*(f"{name}_i{axis}" for axis in range(len(iters)))))
     block = Block(name, iters, loops, Store(target, indices, load(source, indices)))
-    return name, tuple(v.name for v in loops), nested(list(zip(loops, source.shape, strict=True)), block)
+    return name, tuple(v.name for v in loops), nested([(v, it.extent) for v, it in zip(loops, iters, strict=True)], block)
 
 
 def _beside(

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tilewright.ir.expr import Expr, Op, const, free_vars, substitute
+from tilewright.ir.types import product
 from tilewright.kernel.linear import Extents, Linear, at_most, linear, same, span, upper_bound
 from tilewright.kernel.nodes import Buffer, For
-from tilewright.kernel.regions import Access, Region, accesses, block_regions, covers, union
+from tilewright.kernel.regions import Access, Region, accesses, block_regions, covers, domain_predicate_only, union
 from tilewright.kernel.schedule.nest import Nest, PlacedBlock, PlacedLoop, extents, refuse
 
 
@@ -227,3 +228,25 @@ def _common(placed: PlacedBlock, others: list[PlacedBlock]) -> For | None:
 def stores_to(placed: PlacedBlock, buffer: Buffer) -> list[Access]:
     found = accesses(placed.stmt)
     return [a for a in (*found.stores, *found.init_stores) if a.buffer is buffer]
+
+
+def written_in_full(nest: Nest, buffer: Buffer) -> bool:
+    """Whether a block is seen to write every element of the buffer: its region is all of it, or it has as many points as the buffer has
+    elements and stores each somewhere else (as into a packed layout whose padding it fills too)."""
+    whole = Region(buffer, tuple((const(0), size) for size in buffer.shape), (True,) * len(buffer.shape), True)
+    for name in nest.writers(buffer):
+        writer = nest.blocks[name]
+        written = block_regions(writer.stmt, writer.outer, {}).writes[buffer]
+        if written.exact and covers(written, whole, {}):
+            return True
+        stores = stores_to(writer, buffer)
+        spatial = {it.var: it.extent for it in writer.stmt.iters if it.kind == "spatial"}
+        if (
+            len({a.indices for a in stores}) == 1
+            and not any(a.conditional for a in stores)
+            and domain_predicate_only(writer.stmt)
+            and same_product(product(list(spatial.values())), product(buffer.shape))
+            and all(determines(stores[0].indices, v, spatial) for v in spatial)
+        ):
+            return True
+    return False

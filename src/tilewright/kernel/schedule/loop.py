@@ -92,12 +92,13 @@ def fuse(nest: Nest, *loops: str) -> Change:
         _need_serial(nest.loop(name))
     (name,) = nest.fresh("_".join(loops))
     fused = var(name)
-    mapping: dict[Expr, Expr] = {}
+    # loops of one iteration take no digit of the fused number: their variable is 0
+    mapping: dict[Expr, Expr] = {loop.var: const(0) for loop in chain}
+    digits = [loop for loop in chain if not (loop.extent.is_const and loop.extent.value == 1)]
     rest: Expr = fused
-    for position in range(len(chain) - 1, 0, -1):
-        mapping[chain[position].var] = rest % chain[position].extent
-        rest = rest // chain[position].extent
-    mapping[chain[0].var] = rest
+    for loop in reversed(digits):
+        mapping[loop.var] = rest if loop is digits[0] else rest % loop.extent
+        rest = rest // loop.extent
     body = rebind(chain[-1].body, mapping)
     return Change(replaced(nest, {chain[0]: For(fused, product([c.extent for c in chain]), body)}), (name,))
 

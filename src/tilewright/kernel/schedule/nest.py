@@ -73,7 +73,7 @@ def extents(loops: Iterable[For]) -> dict[Expr, Expr]:
 class Nest:
     """Index of one kernel. `loops` and `blocks` go by name, blocks in program order."""
 
-    __slots__ = ("_names", "_readers", "_writers", "blocks", "kernel", "loops")
+    __slots__ = ("_given", "_names", "_readers", "_writers", "blocks", "kernel", "loops")
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -81,7 +81,8 @@ class Nest:
         self.blocks: dict[str, PlacedBlock] = {}
         self._readers: dict[Buffer, list[str]] | None = None
         self._writers: dict[Buffer, list[str]] = {}
-        self._names: set[str] | None = None
+        self._names: frozenset[str] | None = None
+        self._given: set[str] = set()
         self._index(kernel.body, ())
 
     def _index(self, stmt: Stmt, around: tuple[For, ...]) -> None:
@@ -98,6 +99,23 @@ class Nest:
         else:
             for child in children(stmt):
                 self._index(child, around)
+
+    def for_one_change(self) -> Nest:
+        """The same index with no names given yet, so that what a primitive makes depends on the kernel alone: not on attempts that were
+        refused, nor on other changes of a schedule that was forked."""
+        self._uses()
+        result: Nest = object.__new__(Nest)
+        result.kernel, result.loops, result.blocks = self.kernel, self.loops, self.blocks
+        result._readers, result._writers, result._names, result._given = self._readers, self._writers, self._used_names(), set()
+        return result
+
+    def _used_names(self) -> frozenset[str]:
+        if self._names is None:
+            kernel = self.kernel
+            names = {*self.loops, *self.blocks, *(b.name for b in (*kernel.params, *kernel.scratch)), *(s.name for s in kernel.sizes)}
+            names.update(it.var.name for placed in self.blocks.values() for it in placed.stmt.iters)
+            self._names = frozenset(names)
+        return self._names
 
     def loop(self, name: str) -> PlacedLoop:
         found = self.loops.get(name)
@@ -120,13 +138,15 @@ class Nest:
     def _uses(self) -> dict[Buffer, list[str]]:
         if self._readers is None:
             readers: dict[Buffer, list[str]] = {}
+            writers: dict[Buffer, list[str]] = {}
             for name, placed in self.blocks.items():
                 found = accesses(placed.stmt)
                 written = {a.buffer for a in (*found.stores, *found.init_stores)}
                 for buffer in written:
-                    self._writers.setdefault(buffer, []).append(name)
+                    writers.setdefault(buffer, []).append(name)
                 for buffer in {a.buffer: None for a in found.loads}:
                     readers.setdefault(buffer, []).append(name)
+            self._writers = writers
             self._readers = readers
         return self._readers
 
@@ -159,17 +179,14 @@ class Nest:
 
     def fresh(self, *bases: str) -> tuple[str, ...]:
         """Names not used in the kernel: each base, with the first free number when it is taken."""
-        if self._names is None:
-            kernel = self.kernel
-            self._names = {*self.loops, *self.blocks, *(b.name for b in (*kernel.params, *kernel.scratch)), *(s.name for s in kernel.sizes)}
-            self._names.update(it.var.name for placed in self.blocks.values() for it in placed.stmt.iters)
+        used = self._used_names()
         result = []
         for base in bases:
             name, count = base, 0
-            while name in self._names:
+            while name in used or name in self._given:
                 count += 1
                 name = f"{base}_{count}"
-            self._names.add(name)
+            self._given.add(name)
             result.append(name)
         return tuple(result)
 

@@ -9,7 +9,7 @@ from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, Kernel, S
 from tilewright.kernel.regions import accesses, conjuncts, limits_iter
 from tilewright.kernel.schedule.caching import swapped
 from tilewright.kernel.schedule.change import Change
-from tilewright.kernel.schedule.legality import stores_to
+from tilewright.kernel.schedule.legality import stores_to, written_in_full
 from tilewright.kernel.schedule.nest import Nest, PlacedBlock, both, edit, extents, refuse, with_body
 from tilewright.kernel.schedule.reduction import accumulation
 
@@ -78,7 +78,7 @@ def pad(nest: Nest, block: str, iter: str | int, multiple: int) -> Change:  # no
     if any(buffer not in nest.kernel.scratch for buffer in nest.outputs(block)):
         if any(i.kind == "reduction" for i in old.iters):
             refuse(f"block '{block}' accumulates in a parameter", "cache_write it first")
-        clamped = _clamped(old, position, extent, masked)
+        clamped = _clamped(nest, old, position, extent)
         guarded = If(less(it.var, it.extent), clamped.body)
         padded = Block(clamped.name, clamped.iters, clamped.bindings, guarded, clamped.init, clamped.predicate, clamped.scratch)
         return Change(_replaced(nest, loop, longer, old, padded))
@@ -124,7 +124,7 @@ def _widened(
                 refuse(f"'{it.var.name}' does not index what block '{old.name}' stores to {buffer.name}")
         if tuple(shape) != buffer.shape:
             grown.append((buffer, Buffer(buffer.name, buffer.dtype, tuple(shape), buffer.scope)))
-    clamped = _clamped(old, position, extent, masked)
+    clamped = _clamped(nest, old, position, extent, masked)
     new = Block(clamped.name, clamped.iters, clamped.bindings, clamped.body, clamped.init, predicate, clamped.scratch)
     kernel = nest.kernel
     if changes:
@@ -137,7 +137,7 @@ def _widened(
     return kernel
 
 
-def _clamped(block: Block, position: int, extent: Expr, masked: bool = False) -> Block:
+def _clamped(nest: Nest, block: Block, position: int, extent: Expr, masked: bool = False) -> Block:
     """The block with a longer iter whose loads from other buffers stay in bounds: where that is not proved, the index uses the iter
     clamped to its old range, or (`masked`) the load is replaced by 0 past it. Loads of what the block writes itself stay, as they
     follow its stores."""
@@ -154,11 +154,19 @@ def _clamped(block: Block, position: int, extent: Expr, masked: bool = False) ->
         for index, size in zip(e.args, e.attr.shape, strict=True):
             if it.var in free_vars(index):
                 found = span(index, ranges, {})
-                if found is None or not at_most(to_expr(shifted(found.high, 1)), size, {}):
+                if found is None or not at_most(to_expr(shifted(found.high, 1)), size, {}) or not filled(e.attr):
                     leaves = True
                     index = index if masked else substitute(index, clamp)
             indices.append(index)
         return select(less(it.var, it.extent), e, const(0, e.dtype)) if leaves and masked else load(e.attr, tuple(indices))
+
+    full: dict[Buffer, bool] = {}
+
+    def filled(buffer: Buffer) -> bool:
+        """Whether all of the buffer holds values: the padding of packed scratch may hold none."""
+        if buffer not in full:
+            full[buffer] = buffer in nest.kernel.params or written_in_full(nest, buffer)
+        return full[buffer]
 
     memo: dict[Expr, Expr] = {}
 

@@ -75,7 +75,7 @@ class Schedule:
         if primitive is None:
             raise ScheduleError(f"there is no primitive '{name}'", hint=f"the primitives are {', '.join(PRIMITIVES)}")
         try:
-            change = primitive(self.nest, *args, **attrs)
+            change = primitive(self.nest.for_one_change(), *args, **attrs)
             step = Instruction(name, tuple(args), freeze(attrs), change.results)
             layouts = self.layouts if change.layout is None else (*self.layouts, change.layout)
             return Schedule(change.kernel, self.trace.then(step), layouts), change.results
