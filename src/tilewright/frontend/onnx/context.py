@@ -38,7 +38,7 @@ from tilewright.graph.shapes import dims_equal
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, ExprLike, as_expr, const, size
-from tilewright.ir.types import as_shape, static_shape
+from tilewright.ir.types import TensorType, as_shape, static_shape
 from tilewright.support.errors import ModelError, UnsupportedOperatorError
 
 EVALUATED_ELEMENTS = 4096  # of each tensor on the way to a constant that importing needs
@@ -50,13 +50,14 @@ Table: TypeAlias = dict[tuple[str, str], Importer]  # (domain, operator) -> impo
 
 @dataclass(slots=True)
 class ModelState:
-    """Shared by all graphs of one import: builder, contents of shape tensors, bound sizes, operator sets."""
+    """Shared by all graphs of one import: builder, contents of shape tensors, bound sizes, operator sets, sequences of tensors."""
 
     model: LoadedModel
     opsets: dict[str, int]
     g: GraphBuilder = field(default_factory=GraphBuilder)
     contents: ContentsAnalysis = field(default_factory=ContentsAnalysis)
     fresh: dict[str, int] = field(default_factory=dict)
+    sequences: dict[Value, tuple[Value, ...]] = field(default_factory=dict)  # by the value that stands for the sequence
 
     def fresh_size(self, name: str, lo: int | None = 0, hi: int | None = None) -> Expr:
         """A new named size; `name` is made an identifier and unique."""
@@ -118,6 +119,19 @@ class NodeContext:
     @property
     def where(self) -> str:
         return str(origin_of(self.node))
+
+    def items(self, index: int) -> tuple[Value, ...]:
+        """The tensors of an input that is a sequence."""
+        value = self.input(index)
+        if value not in self.state.sequences:
+            raise ModelError(f"input {index} of {self.op_type} is no sequence", where=self.where)
+        return self.state.sequences[value]
+
+    def sequence(self, items: Sequence[Value]) -> Value:
+        """A sequence of tensors, which stands in a scope as a value that no operator reads."""
+        token = self.one(Parameter(f"sequence {len(self.state.sequences)}", TensorType(dtypes.bool_, ())))
+        self.state.sequences[token] = tuple(items)
+        return token
 
     # ---- attributes
 

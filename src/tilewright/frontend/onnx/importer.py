@@ -11,6 +11,7 @@ import onnx
 from tilewright.frontend.onnx.bodies import schema_function
 from tilewright.frontend.onnx.context import ModelState, NodeContext, origin_of
 from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
+from tilewright.frontend.onnx.operators.sequence import ACCEPTING
 from tilewright.frontend.onnx.registry import IMPORTERS
 from tilewright.graph.node import Function, Module, Origin, Parameter, Value
 from tilewright.graph.ops import Constant, ConstantData
@@ -79,6 +80,8 @@ class GraphImporter:
         inputs = self.inputs(node, scope, defined)
         if inputs is None:
             return
+        if importer is not None and node.op_type not in ACCEPTING and any(value in self.state.sequences for value in inputs):
+            raise UnsupportedOperatorError(f"{node.op_type} of a sequence of tensors is not supported")
         self.state.g.origin = self.origin(node)
         if importer is not None:
             context = NodeContext(
@@ -311,6 +314,8 @@ def import_model(model: LoadedModel, dims: Mapping[str, DimRange | int] | None =
             if problems:
                 continue
             raise GraphError(f"the graph's output '{info.name}' is not defined by any node", where=model.source)
+        if value in state.sequences:
+            raise ModelError(f"output '{info.name}' is a sequence of tensors", hint="only tensors can be results of a compiled model")
         results.append(value)
         outputs.append(info.name)
     main = Function("main", tuple(params), tuple(results))

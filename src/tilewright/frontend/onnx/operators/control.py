@@ -12,7 +12,7 @@ from tilewright.graph.node import Function, GraphBuilder, Parameter, Value, walk
 from tilewright.graph.ops import If, Loop, RefineShape, Reshape, SizeValue, Slice, Transpose
 from tilewright.graph.ops.control import merge_types
 from tilewright.graph.shapes import dims_equal
-from tilewright.ir.expr import Expr, const, free_vars
+from tilewright.ir.expr import Expr, Op, const, free_vars
 from tilewright.ir.types import Shape, TensorType
 from tilewright.support.errors import ModelError, UnsupportedOperatorError
 
@@ -31,6 +31,8 @@ def if_(ctx: NodeContext) -> Sequence[Value]:
     else_branch = _with_captures(ctx, else_graph, captures)
     for a, b in zip(then_branch.results, else_branch.results):
         if a.type.rank != b.type.rank:
+            if known is not None and known.op is Op.EQ and const(1) in known.args and a.type.rank < b.type.rank:
+                return ctx.inlined(then_graph)  # the exporters' form of a squeeze, which asserts that the dim is 1
             raise UnsupportedOperatorError(
                 f"If with branches of {a.type.rank} and {b.type.rank} axes is not supported",
                 where=ctx.where,

@@ -135,8 +135,25 @@ def cast_like(ctx: NodeContext) -> Value:
 
 
 def _cast(ctx: NodeContext, dtype: DType) -> Value:
-    x = ctx.input(0)
-    return x if x.type.dtype is dtype else ctx.one(Cast(dtype, bool(ctx.attribute("saturate", 1))), x)
+    x, saturate = ctx.input(0), bool(ctx.attribute("saturate", 1))
+    if x.type.dtype is dtype:
+        return x
+    if dtype is dtypes.float8e8m0 and x.type.dtype.is_float:
+        return _power_of_two(ctx, x, ctx.attribute("round_mode", "up"), saturate)
+    return ctx.one(Cast(dtype, saturate), x)
+
+
+def _power_of_two(ctx: NodeContext, x: Value, mode: str, saturate: bool) -> Value:
+    """A float as the 8-bit exponent alone, by arithmetic on the bits of its float32: rounding is a carry from the mantissa."""
+    carry = {"up": (1 << 23) - 1, "down": 0, "nearest": 1 << 22}.get(mode)
+    if carry is None:
+        raise ModelError(f"{ctx.op_type} has the round_mode '{mode}'", where=ctx.where, why="it is up, down or nearest")
+    wide = ctx.cast(x, dtypes.float32)
+    bits = ctx.binary("bitwise_and", ctx.one(Bitcast(dtypes.int32), wide), 0x7FFFFFFF)
+    exponent = ctx.binary("shr", ctx.binary("add", bits, carry), 23)
+    exponent = ctx.binary("min", exponent, 254 if saturate else 255)
+    exponent = ctx.select(ctx.unary("isnan", wide), ctx.scalar_like(255, exponent), exponent)
+    return ctx.one(Bitcast(dtypes.float8e8m0), ctx.cast(exponent, dtypes.uint8))
 
 
 def bit_cast(ctx: NodeContext) -> Value:

@@ -36,9 +36,14 @@ def operands(ctx: NodeContext, names: Sequence[str]) -> tuple[tuple[str, ...], l
     x = ctx.input(0)
     batch_first = bool(ctx.attribute("layout", 0))
     x = ctx.transpose(x, (1, 0, 2)) if batch_first else x
-    found = [x, ctx.input(1), ctx.input(2)]
     given = []
     time, batch, _ = x.shape
+    for position, name in enumerate(names, 3):
+        state = ctx.optional(position)
+        if state is not None and name in ("initial_h", "initial_c") and not batch.is_const:
+            batch = state.shape[0 if batch_first else 1]  # an initial state of one batch size asserts that of the input
+    x = ctx.refine_axis(x, 1, batch)
+    found = [x, ctx.input(1), ctx.input(2)]
     for position, name in enumerate(names, 3):
         value = ctx.optional(position)
         if value is None:
@@ -50,7 +55,7 @@ def operands(ctx: NodeContext, names: Sequence[str]) -> tuple[tuple[str, ...], l
             value = ctx.refine(ctx.cast(value, dtypes.int32), (batch,))
         if name in ("initial_h", "initial_c"):
             value = ctx.transpose(value, (1, 0, 2)) if batch_first else value
-            value = ctx.refine(value, (value.shape[0], batch, value.shape[2]))
+            value = ctx.refine_axis(value, 1, batch)
         given.append(name)
         found.append(value)
     return tuple(given), found
