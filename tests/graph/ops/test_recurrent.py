@@ -12,7 +12,7 @@ from tests.graph.ops.onnx_oracle import onnx_results
 from tilewright.graph.interpreter import decomposed, interpret
 from tilewright.graph.node import Operator, walk_nodes
 from tilewright.graph.ops.control import Loop
-from tilewright.graph.ops.recurrent import Gru, Lstm, Rnn, activation
+from tilewright.graph.ops.recurrent import Gru, Lstm, QuantizedLstm, Rnn, activation
 from tilewright.support.errors import TypeRuleError
 
 T, B, F, H = 4, 3, 5, 2
@@ -119,3 +119,31 @@ def test_errors() -> None:
         make("LSTM", "bidirectional", DEFAULTS["LSTM"], (), {}).infer(types)
     with pytest.raises(TypeRuleError, match="w is"):
         make("GRU", "forward", DEFAULTS["GRU"], (), {}).infer(types)
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_quantized_products(direction: str) -> None:
+    """Against onnxruntime's operator, which quantizes in the same places."""
+    d = 2 if direction == "bidirectional" else 1
+    rng = np.random.default_rng(3)
+    arrays = operands("LSTM", d, ("bias", "initial_h", "initial_c"))
+    w, r = (rng.integers(-127, 128, arrays[name].shape).astype(np.int8) for name in ("w", "r"))
+    w_scale, r_scale = rng.uniform(0.004, 0.01, (2, d)).astype(np.float32)
+    given = ("bias", "initial_h", "initial_c", "w_scale", "r_scale")
+    op = QuantizedLstm(H, direction, tuple(activation(name) for name in DEFAULTS["LSTM"] * d), None, False, given)
+    inputs = [arrays["x"][:, :1], w, r, arrays["bias"], arrays["initial_h"][:, :1], arrays["initial_c"][:, :1]]
+    inputs += [w_scale.reshape(d, 1), r_scale.reshape(d, 1)]
+    ours = interpret(decomposed(op, types_of(inputs)), inputs)
+    zero = np.zeros(d, np.int8)
+    ort = onnx_results(
+        "DynamicQuantizeLSTM",
+        [inputs[0], w.transpose(0, 2, 1).copy(), r.transpose(0, 2, 1).copy(), inputs[3], None, inputs[4], inputs[5], None]
+        + [w_scale, zero, r_scale, zero],
+        [np.float32] * 3,
+        domain="com.microsoft",
+        constants=(1, 2, 9, 11),
+        hidden_size=H,
+        direction=direction,
+    )
+    for want, got in zip(ort, ours, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

@@ -14,7 +14,7 @@ from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape,
 from tilewright.graph.ops.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, Lrn, RmsNorm
 from tilewright.graph.ops.ordering import CumulativeScan, ReverseSequence, Sort, TopK
 from tilewright.graph.ops.quantization import Dequantize, DynamicQuantize, Quantize
-from tilewright.graph.ops.recurrent import Gru, Lstm, Rnn, activation
+from tilewright.graph.ops.recurrent import Gru, Lstm, QuantizedLstm, Rnn, activation
 from tilewright.graph.ops.reduction import ArgReduce, Reduce
 from tilewright.graph.ops.resize import Resize
 from tilewright.graph.ops.selection import NonZeroIndices, Unique, compress, nonzero, unique
@@ -42,6 +42,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Quantize, Dequantize, DynamicQuantize,
         Resize,
         TreeEnsemble,
+        QuantizedLstm,
     )
 }  # fmt: skip
 
@@ -86,6 +87,7 @@ __all__ = [
     "NonZeroIndices",
     "Pad",
     "Quantize",
+    "QuantizedLstm",
     "RandomNormal",
     "RandomUniform",
     "Reduce",

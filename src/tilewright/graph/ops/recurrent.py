@@ -34,7 +34,7 @@ from tilewright.ir.types import TensorType
 from tilewright.support.errors import TypeRuleError
 
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
-_OPTIONAL = ("bias", "lengths", "initial_h", "initial_c", "peephole")
+_OPTIONAL = ("bias", "lengths", "initial_h", "initial_c", "peephole", "w_scale", "r_scale")
 
 
 def _infer(
@@ -46,6 +46,7 @@ def _infer(
     per_direction: int,
     given: tuple[str, ...],
     inputs: Sequence[TensorType],
+    quantized: bool = False,
 ) -> tuple[TensorType, TensorType]:
     """The types of y and the final state, after checking the operands."""
     if direction not in DIRECTIONS:
@@ -55,7 +56,7 @@ def _infer(
         raise TypeRuleError(f"{name} takes {directions * per_direction} activations, not {activations}")
     if len(inputs) != 3 + len(given) or any(item not in _OPTIONAL for item in given):
         raise TypeRuleError(f"{name} takes x, w, r and {', '.join(given) or 'nothing else'}, {len(inputs)} values are passed")
-    x, w = inputs[:2]
+    x = inputs[0]
     if x.rank != 3:
         raise TypeRuleError(f"{name}: x is {format_shape(x.shape)}", why="it must be [time, batch, features]")
     batch = x.shape[1]
@@ -68,14 +69,19 @@ def _infer(
         "initial_h": (d, batch, h),
         "initial_c": (d, batch, h),
         "peephole": (d, const(3 * hidden)),
+        "w_scale": (d, const(1)),
+        "r_scale": (d, const(1)),
     }
     for label, type_ in zip(("w", "r", *given), inputs[1:], strict=True):
         shape = wanted[label]
+        if label in ("w_scale", "r_scale") and type_.rank == 2 and type_.shape[1] is not const(1):
+            shape = (d, const(gates * hidden))
         if type_.rank != len(shape) or not all(dims_equal(a, b) for a, b in zip(type_.shape, shape)):
             raise TypeRuleError(f"{name}: {label} is {format_shape(type_.shape)}", why=f"it must be {format_shape(shape)}")
-        if type_.dtype is not (dtypes.int32 if label == "lengths" else x.dtype):
+        fits = type_.dtype is (dtypes.int32 if label == "lengths" else x.dtype)
+        if not (type_.dtype.is_integer if quantized and label in ("w", "r") else fits):
             raise TypeRuleError(f"{name}: {label} is {type_.dtype}, x is {x.dtype}")
-    if not x.dtype.is_float or w.dtype is not x.dtype:
+    if not x.dtype.is_float or (quantized and x.dtype is not dtypes.float32):
         raise TypeRuleError(f"{name} is not defined for {x.dtype}", why="it takes floats")
     return TensorType(x.dtype, (x.shape[0], d, batch, h)), TensorType(x.dtype, (d, batch, h))
 
@@ -106,6 +112,31 @@ class Lstm(Operator):
 
     def decompose(self, g: GraphBuilder, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
         return decompose_layer(g, "lstm", self._cells(), self.direction, self.given, inputs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedLstm(Operator):
+    """An Lstm on float32 whose w and r are integers with the scales `w_scale` and `r_scale` [D, 1] or [D, 4*H] (zero point 0), both in
+    `given`. x as a whole and, in each step, h are quantized to uint8 by their range, and the products are those of integers."""
+
+    name: ClassVar[str] = "quantized_lstm"
+    hidden: int
+    direction: str
+    activations: tuple[Activation, ...]
+    clip: float | None = None
+    input_forget: bool = False
+    given: tuple[str, ...] = ("w_scale", "r_scale")
+
+    def infer(self, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        if not {"w_scale", "r_scale"} <= set(self.given):
+            raise TypeRuleError("quantized_lstm lacks the scales of its weights")
+        y, state = _infer(self.name, 4, self.hidden, self.direction, len(self.activations), 3, self.given, inputs, True)
+        return (y, state, state)
+
+    def decompose(self, g: GraphBuilder, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
+        picked = [self.activations[i : i + 3] for i in range(0, len(self.activations), 3)]
+        cells = [LstmCell(self.hidden, acts, self.clip, self.input_forget, True) for acts in picked]
+        return decompose_layer(g, "lstm", cells, self.direction, self.given, inputs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

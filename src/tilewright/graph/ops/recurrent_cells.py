@@ -15,6 +15,8 @@ from tilewright.graph.ops.contraction import Contract
 from tilewright.graph.ops.control import scan
 from tilewright.graph.ops.elementwise import Binary
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Slice
+from tilewright.graph.ops.quantization import DynamicQuantize
+from tilewright.graph.ops.reduction import Reduce
 from tilewright.graph.ops.scalars import arithmetic_dtype
 from tilewright.graph.ops.source import Iota, constant
 from tilewright.ir import dtypes
@@ -27,6 +29,7 @@ class LstmCell:
     activations: tuple[Activation, ...]
     clip: float | None
     input_forget: bool
+    quantized: bool = False  # each product quantizes its float operand as a whole and multiplies integers
     gates = 4
     states = 2
 
@@ -80,11 +83,22 @@ def _recur(g: GraphBuilder, h: Value, r: Value) -> Value:
     return g.one(Contract("bh,gh->bg", h.type.dtype), h, r)
 
 
+def quantized_product(g: GraphBuilder, spec: str, x: Value, w: Value, scale: Value, sums: Value) -> Value:
+    """The float product of x, quantized to uint8 over all of it, and integer weights of a scale; `sums` are those of w's rows."""
+    q, x_scale, zero = g.emit(DynamicQuantize(), x)
+    acc = g.one(Contract(spec, dtypes.int32), q, w)
+    acc = g.one(Binary("sub"), acc, g.one(Binary("mul"), cast(g, zero, dtypes.int32), sums))
+    return g.one(Binary("mul"), cast(g, acc, x.type.dtype), g.one(Binary("mul"), x_scale, scale))
+
+
 def _lstm(g: GraphBuilder, cell: LstmCell, gates: Value, states: Sequence[Value], captures: Sequence[Value]) -> list[Value]:
     h, c = states
-    r, *peephole = captures
     size = cell.hidden
-    total = g.one(Binary("add"), gates, _recur(g, h, r))
+    if cell.quantized:
+        recurrent, peephole = quantized_product(g, "bh,gh->bg", h, *captures[:3]), captures[3:]
+    else:
+        recurrent, peephole = _recur(g, h, captures[0]), captures[1:]
+    total = g.one(Binary("add"), gates, recurrent)
     i, o, f, cand = (_part(g, total, j * size, size) for j in range(4))
     act_f, act_g, act_h = cell.activations
 
@@ -144,8 +158,14 @@ def _prepared(g: GraphBuilder, cell: Cell, operands: dict[str, Value], index: in
     """The gates' share of the input [T, B, G*H] with every bias that can be added ahead, and the captures of a step."""
     size, width = cell.hidden, cell.gates * cell.hidden
     x, w, r = operands["x"], _direction(g, operands["w"], index), _direction(g, operands["r"], index)
-    gates = g.one(Contract("tbi,gi->tbg", x.type.dtype), x, w)
-    captures = [r]
+    if isinstance(cell, LstmCell) and cell.quantized:
+        scales = [_direction(g, operands[label], index) for label in ("w_scale", "r_scale")]
+        sums = [g.one(Reduce("sum", (1,), False), cast(g, weights, dtypes.int32)) for weights in (w, r)]
+        gates = quantized_product(g, "tbi,gi->tbg", x, w, scales[0], sums[0])
+        captures = [r, scales[1], sums[1]]
+    else:
+        gates = g.one(Contract("tbi,gi->tbg", x.type.dtype), x, w)
+        captures = [r]
     before_reset = isinstance(cell, GruCell) and not cell.linear_before_reset
     if before_reset:
         rows = [g.one(Slice((const(a), const(0)), (const(n), const(size)), (1, 1)), r) for a, n in ((0, 2 * size), (2 * size, size))]
@@ -170,7 +190,8 @@ def decompose_layer(
     """(y, *final states) of a layer with one cell for each direction."""
     dtype = inputs[0].type.dtype
     wide = arithmetic_dtype(dtype)
-    operands = {k: v if k == "lengths" else cast(g, v, wide) for k, v in zip(("x", "w", "r", *given), inputs, strict=True)}
+    named = zip(("x", "w", "r", *given), inputs, strict=True)
+    operands = {k: cast(g, v, wide) if v.type.dtype.is_float else v for k, v in named}
     time, batch, _ = operands["x"].shape
     mask = _mask(g, operands["lengths"], time) if "lengths" in operands else None
     ys: list[Value] = []
