@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import gcd
 from typing import NamedTuple
 
-from tilewright.ir.expr import Expr, Op, add, const, floordiv, floormod, free_vars, make, maximum, minimum, mul
+from tilewright.ir.expr import Expr, Op, add, const, floordiv, floormod, make, maximum, minimum, mul
 
 Extents = dict[Expr, Expr]  # loop variable -> extent, outermost first
 
@@ -252,6 +252,24 @@ def same(a: Expr, b: Expr) -> bool:
     return difference.is_const and difference.constant == 0
 
 
+def collect(e: Expr, variables: Extents, into: set[Expr]) -> set[Expr]:
+    """Add to `into` those of `variables` that `e` contains."""
+    if e.op is Op.VAR:
+        if e in variables:
+            into.add(e)
+    else:
+        for arg in e.args:
+            collect(arg, variables, into)
+    return into
+
+
+def mentions(e: Expr, variables: Extents) -> bool:
+    """Whether `e` contains one of the variables."""
+    if e.op is Op.VAR:
+        return e in variables
+    return any([mentions(arg, variables) for arg in e.args])
+
+
 def span(e: Expr, inner: Extents, outer: Extents) -> Span | None:
     """The interval of `e` while the `inner` variables run through their ranges, as forms over the other variables; the `outer` ranges
     help to compare ends. None when `e` is not bounded by this analysis (a load, a product of two moving terms)."""
@@ -264,7 +282,7 @@ def span(e: Expr, inner: Extents, outer: Extents) -> Span | None:
     for atom, c in form.terms.items():
         if atom in inner:
             last = shifted(linear(inner[atom]), -1)
-            if any(v in inner for v in free_vars(inner[atom])):
+            if mentions(inner[atom], inner):
                 widest = span(inner[atom], inner, outer)
                 if widest is None:
                     return None
@@ -272,7 +290,7 @@ def span(e: Expr, inner: Extents, outer: Extents) -> Span | None:
             part = Span(ZERO, last, True)
             used = {atom}
         else:
-            used = {v for v in free_vars(atom) if v in inner}
+            used = collect(atom, inner, set())
             if not used:
                 if atom.op is Op.LOAD:
                     return None
@@ -308,7 +326,7 @@ def _atom_span(atom: Expr, inner: Extents, outer: Extents) -> Span | None:
     op = atom.op
     if op in (Op.FLOORDIV, Op.FLOORMOD):
         value, divisor = span(atom.args[0], inner, outer), atom.args[1]
-        if value is None or any(v in inner for v in free_vars(divisor)):
+        if value is None or mentions(divisor, inner):
             return None
         if not divisor.is_const:
             return _symbolic_division(atom, value, divisor, outer)
@@ -326,7 +344,7 @@ def _atom_span(atom: Expr, inner: Extents, outer: Extents) -> Span | None:
         return _limited(op, span(atom.args[0], inner, outer), span(atom.args[1], inner, outer), outer)
     if op is Op.MUL:
         for moving, fixed in (atom.args, atom.args[::-1]):
-            if not any(v in inner for v in free_vars(fixed)) and _positive(fixed, outer):
+            if not mentions(fixed, inner) and _positive(fixed, outer):
                 value = span(moving, inner, outer)
                 if value is None:
                     return None

@@ -13,7 +13,7 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 from tilewright.ir.expr import Expr, Op, const, free_vars, substitute, walk
-from tilewright.kernel.linear import Extents, Span, combine, larger, linear, never_negative, same, smaller, span, to_expr
+from tilewright.kernel.linear import Extents, Span, collect, combine, larger, linear, never_negative, same, smaller, span, to_expr
 from tilewright.kernel.nodes import Block, Buffer, For, If, Let, Seq, Stmt, Store, While
 
 Pattern = Literal["elementwise", "broadcast", "injective", "reduction", "opaque"]
@@ -126,7 +126,7 @@ def access_region(access: Access, bindings: Mapping[Expr, Expr], inner: Extents,
     memo: dict[Expr, Expr] = {}
     for index, size in zip(access.indices, access.buffer.shape, strict=True):
         bound = substitute(index, bindings, memo) if bindings else index
-        used = {v for v in free_vars(bound) if v in ranges}
+        used = collect(bound, ranges, set())
         found = span(bound, ranges, outer)
         exact = exact and found is not None and found.exact and not (used & moving)
         moving |= used

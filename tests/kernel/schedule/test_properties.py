@@ -58,7 +58,8 @@ def step(s: Schedule, draw: st.DataObject) -> Schedule:
             case "inline" | "reverse_inline":
                 return getattr(s, name)(block)
             case "cache_read":
-                return s.cache_read(block, pick(s.nest.inputs(block)).name)[0]
+                inputs = s.nest.inputs(block)
+                return s.cache_read(block, pick(inputs).name)[0] if inputs else s
             case "cache_write":
                 return s.cache_write(block)[0]
             case "pack":

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from tilewright.ir.expr import Expr, Op, const, free_vars, substitute
 from tilewright.ir.types import product
-from tilewright.kernel.linear import Extents, Linear, at_most, linear, same, span, upper_bound
+from tilewright.kernel.linear import Extents, Linear, at_most, linear, mentions, same, span, upper_bound
 from tilewright.kernel.nodes import Buffer, For
 from tilewright.kernel.regions import Access, Region, accesses, block_regions, covers, domain_predicate_only, union
 from tilewright.kernel.schedule.nest import Nest, PlacedBlock, PlacedLoop, extents, refuse
@@ -150,7 +150,7 @@ def _factors(e: Expr) -> list[Expr]:
 
 def _independent_terms(form: Linear, moving: Extents) -> list[Expr]:
     """The moving terms of a mixed-radix number (each weight beats the sum of all smaller terms' ranges), or none if it is not one."""
-    terms = [(abs(c), atom, _count(atom, moving)) for atom, c in form.terms.items() if any(v in moving for v in free_vars(atom))]
+    terms = [(abs(c), atom, _count(atom, moving)) for atom, c in form.terms.items() if mentions(atom, moving)]
     terms = sorted((term for term in terms if term[2] != 1), key=lambda term: (term[0], term[2] is None))
     reach = 0
     for position, (weight, _, count) in enumerate(terms):

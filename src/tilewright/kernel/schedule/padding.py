@@ -78,9 +78,9 @@ def pad(nest: Nest, block: str, iter: str | int, multiple: int) -> Change:  # no
     if any(buffer not in nest.kernel.scratch for buffer in nest.outputs(block)):
         if any(i.kind == "reduction" for i in old.iters):
             refuse(f"block '{block}' accumulates in a parameter", "cache_write it first")
-        clamped = _clamped(nest, old, position, extent)
-        guarded = If(less(it.var, it.extent), clamped.body)
-        padded = Block(clamped.name, clamped.iters, clamped.bindings, guarded, clamped.init, clamped.predicate, clamped.scratch)
+        guarded = If(less(it.var, it.extent), old.body)
+        iters = (*old.iters[:position], BlockIter(it.var, extent, it.kind), *old.iters[position + 1 :])
+        padded = Block(old.name, iters, old.bindings, guarded, old.init, old.predicate, old.scratch)
         return Change(_replaced(nest, loop, longer, old, padded))
     return Change(_widened(nest, placed, position, extent, old.predicate, changes))
 

@@ -110,11 +110,11 @@ def rfactor(nest: Nest, loop: str, axis: int = 0) -> Change:
     """Give each iteration of a reduction loop its own partial result; a second block reduces these. Partial results then may run as
     vector lanes or threads.
 
-        for k_0 in 8:                          for k_0 in 8:
-          for k_1 in 16:                         for k_1 in 16:
-            C: c[v] += a[v, k_0*16+k_1]   ->       C_rf: c_rf[k_1, v] += a[v, k_0*16+k_1]
-                                               for C_k in 16:
-                                                 C: c[v] += c_rf[C_k, v]
+        for k_o in 8:                          for k_o in 8:
+          for k_i in 16:                         for k_i in 16:
+            C: c[v] += a[v, k_o*16+k_i]   ->       C_rf: c_partial[k_i, v] += a[v, k_o*16+k_i]
+                                               for k_i_final in 16:
+                                                 C: c[v] += c_partial[r, v]
 
     `axis` is the place of the new dimension. Points outside the domain (ragged tails) contribute the identity. Results: the block of
     partial results, then the loops around the final block that are new.
@@ -140,7 +140,7 @@ def rfactor(nest: Nest, loop: str, axis: int = 0) -> Change:
     if any(v in placed.outer for v in free_vars(extent)):
         refuse(f"the extent of '{loop}' depends on other loops")
     shape = (*found.buffer.shape[:axis], extent, *found.buffer.shape[axis:])
-    rf_name, buffer_name = nest.fresh(f"{old.name}_rf", f"{found.buffer.name}_rf")
+    rf_name, buffer_name = nest.fresh(f"{old.name}_rf", f"{found.buffer.name}_partial")
     partial = Buffer(buffer_name, found.buffer.dtype, shape)
     first = next(lp for lp in placed.around if lp.var in reducing)
     rf_block = _partial_block(nest, placed, found, target.stmt, partial, axis, rf_name)

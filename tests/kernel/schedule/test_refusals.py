@@ -1,0 +1,125 @@
+"""What would change a result is refused, with the reason and the loops."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from tests.kernel.schedule.kernels import elementwise, matmul, softmax, stencil
+from tilewright.ir.dtypes import float32
+from tilewright.ir.expr import size
+from tilewright.kernel.builder import KernelBuilder
+from tilewright.kernel.nodes import Kernel
+from tilewright.kernel.schedule import Schedule
+from tilewright.support.errors import ScheduleError
+
+M, N = size("m", 1), size("n", 1)
+
+
+def prefix_kernel() -> Kernel:
+    """y[i] = x[i] written at i // 2: two iterations write one element."""
+    b = KernelBuilder("collide")
+    x = b.input("x", float32, (8,))
+    (y,) = b.opaque("y", [_type()], (8,), lambda s, outs, i: s.store(outs[0], (i // 2,), x[i]))
+    return b.finish((y,))
+
+
+def _type():
+    from tilewright.ir.types import tensor
+
+    return tensor(float32, (4,))
+
+
+def parallel_halo(s: Schedule) -> Schedule:
+    """Producer under the loop of a consumer that reads its neighbours' elements."""
+    s, (outer, _) = s.split("i", 4)
+    s, _ = s.reverse_compute_at("C", outer)
+    return s
+
+
+CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
+    (matmul, lambda s: s.split("x", 4), "there is no loop 'x'"),
+    (matmul, lambda s: s.split("i", (2, 2)), "the factors give 4 iterations, the loop has 6"),
+    (matmul, lambda s: s.split("i", (None, None)), "are no factors"),
+    (matmul, lambda s: s.parallel("i").split("i", 2), "'i' is parallel"),
+    (matmul, lambda s: s.fuse("i", "k"), "'k' is not the only thing in 'i'"),
+    (matmul, lambda s: s.reorder("i", "i_2"), "'i_2' is not perfectly nested in 'i'"),
+    (matmul, lambda s: s.parallel("k"), "block 'C' reduces over 'k'"),
+    (matmul, lambda s: s.vectorize("k"), "block 'C' reduces over 'k'"),
+    (lambda: matmul(M, 4, N), lambda s: s.vectorize("i_1"), "the extent n of 'i_1' is not a constant"),
+    (lambda: matmul(6, 4, 300), lambda s: s.vectorize("i_1"), "the extent 300 of 'i_1' is over 256"),
+    (prefix_kernel, lambda s: s.parallel("i"), "iterations of 'i' may write the same elements of y"),
+    (matmul, lambda s: s.compute_at("E", "i"), "block 'E' writes the output E"),
+    (matmul, lambda s: s.compute_at("C", "i_4"), "block 'D' reads what block 'C' writes and is outside 'i_4'"),
+    (matmul, lambda s: s.reorder("k", "i", "i_1").reverse_compute_at("D", "i"), "block 'C' reduces over a loop around 'i'"),
+    (matmul, lambda s: s.reverse_compute_at("E", "i"), "block 'E' reads nothing that is written under 'i'"),
+    (stencil, parallel_halo, "block 'C' reads more of P in one iteration of 'i_o' than is written in it"),
+    (matmul, lambda s: s.inline("C"), "block 'C' is not a single store at its own spatial iters"),
+    (elementwise, lambda s: s.inline("C"), "C is an output"),
+    (softmax, lambda s: s.reverse_inline("O"), "has no producer that only it reads"),
+    (matmul, lambda s: s.reverse_inline("D"), "has no producer that only it reads and that is a single store"),
+    (matmul, lambda s: s.cache_read("C", "bias"), "block 'C' does not read bias"),
+    (matmul, lambda s: s.reverse_compute_at("D", "i")[0].cache_write("C"), "block 'D' reads C in the same nest"),
+    (matmul, lambda s: s.set_scope("A", "local"), "A is a parameter"),
+    (matmul, lambda s: s.pack("E", ((), ()), (1, 0)), "E is an output"),
+    (matmul, lambda s: s.pack("B", ((), (4,)), (0, 1)), "does not name each of the 3 axes once"),
+    (matmul, lambda s: s.decompose_reduction("D", "i_2"), "block 'D' has no init"),
+    (matmul, lambda s: s.reorder("k", "i", "i_1").decompose_reduction("C", "i"), "'k' outside 'i' reduces too"),
+    (matmul, lambda s: s.rfactor("i"), "does not reduce over 'i'"),
+    (matmul, lambda s: s.rfactor("i_2"), "block 'D' is not an accumulation"),
+    (matmul, lambda s: s.split("i_4", 4)[0].clamp_reads("E", 0), "block 'E' writes the parameter E"),
+    (matmul, lambda s: s.split("k", 2)[0].clamp_reads("C", 2), "is a reduction iter"),
+    (matmul, lambda s: s.split("i", 4)[0].pad("C", 0, 4), "is not bound to one loop of its extent"),
+    (matmul, lambda s: s.pad("C", "w", 4), "has no iter 'w'"),
+    (matmul, lambda s: s.decompose_reduction("C", "k")[0].compute_at("C", "i_2"), "block 'C' accumulates and its init is elsewhere"),
+]
+
+
+@pytest.mark.parametrize(("make", "apply", "why"), CASES, ids=[case[2][:40] for case in CASES])
+def test_refusal(make: Callable[[], Kernel], apply: Callable[[Schedule], object], why: str) -> None:
+    s = Schedule.of(make())
+    with pytest.raises(ScheduleError) as caught:
+        apply(s)
+    assert why in (caught.value.why or "")
+
+
+def test_the_whole_message() -> None:
+    s = Schedule.of(stencil())
+    with pytest.raises(ScheduleError) as caught:
+        s.vectorize("i").split("i", (None, 4))
+    assert str(caught.value) == "\n".join(
+        [
+            "cannot split('i', factors=(None, 4))",
+            "  why:   'i' is vectorized",
+            "  try:   change how a loop runs after its structure is final",
+            "  loops:",
+            "         vectorized i in 20:",
+            "           P(v: i): P[v] = x[v] * float32(2.0)",
+            "         i_1 in 18:",
+            "           C(v_1: i_1): C[v_1] = P[v_1] + P[v_1 + 1] + P[v_1 + 2]",
+            "  docs:  docs/errors.md#schedule-error",
+        ]
+    )
+
+
+def test_loops_are_rendered_only_when_looked_at_and_travel_between_processes() -> None:
+    with pytest.raises(ScheduleError) as caught:
+        Schedule.of(matmul()).parallel("k")
+    assert callable(caught.value._loop_nest)
+    assert "k in 5:" in str(pickle.loads(pickle.dumps(caught.value)))
+
+
+def test_unknown_primitive() -> None:
+    with pytest.raises(ScheduleError, match="there is no primitive 'tensorise'"):
+        Schedule.of(matmul()).apply("tensorise", (), {})
+
+
+def test_a_refused_step_leaves_no_trace_in_names() -> None:
+    s = Schedule.of(matmul())
+    with pytest.raises(ScheduleError):
+        s.decompose_reduction("C", "i_1")[0].decompose_reduction("C", "i")
+    first, _ = s.split("i", 2)
+    second, _ = s.split("i", 2)
+    assert first.kernel is second.kernel
