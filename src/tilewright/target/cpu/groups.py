@@ -22,6 +22,7 @@ from tilewright.support.hashing import content_hash
 from tilewright.support.settings import Settings
 from tilewright.target.cpu.codegen.kernel import generate, workspace_bytes
 from tilewright.target.cpu.llvm import LlvmOptions, LlvmTarget, compile_to_object, llvm_target
+from tilewright.target.cpu.math import expand_math_in
 from tilewright.target.cpu.rules.choose import schedule_kernel
 from tilewright.transform.lower_groups import lower_group
 
@@ -113,7 +114,9 @@ def make_code(body: Function, constants: frozenset[int], machine: Machine, setti
     """Everything up to LLVM text for the body of a fused group whose operands in `constants` are constants of the model."""
     defined = lower_group(body)
     schedule = schedule_kernel(defined, constants, machine)
+    # math functions become polynomials before code generation, so that they are vectors like everything else
     lowered = lower(schedule.kernel)
+    lowered = with_fields(lowered, body=expand_math_in(lowered.body))
     text = generate(with_fields(lowered, name=PLACEHOLDER), machine)
     symbol = f"tw_{body.name[:40]}_{content_hash(text)[:16]}"
     ir = text.replace(PLACEHOLDER, symbol)

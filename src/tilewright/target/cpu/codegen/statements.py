@@ -233,6 +233,7 @@ def _emit_vectorized(cx: Context, loop: For, extent: int) -> None:
         lanes = 1 << (rest.bit_length() - 1)
         pieces.append((at, lanes))
         at, rest = at + lanes, rest - lanes
+    start = em.mark()
     for (first, lanes), (_, following) in zip(pieces, (*pieces[1:], (0, 0)), strict=True):
         mark = em.mark()
         em.level += 1
@@ -241,7 +242,8 @@ def _emit_vectorized(cx: Context, loop: For, extent: int) -> None:
         else:
             em.enter_lanes(loop.var, first, lanes)
         emit(Context(em), loop.body)
-        em.leave_level(mark, vectors=lanes == following)
+        # vectors that earlier pieces left behind have these lanes too
+        em.leave_level(mark if lanes == following else start, vectors=lanes == following)
         em.leave_lanes()
         em.level -= 1
 
