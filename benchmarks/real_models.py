@@ -1,0 +1,212 @@
+"""Compile real, trained ONNX models, run them at every listed setting of their dims, and compare with onnxruntime.
+
+    python benchmarks/real_models.py OUT [--only id,id] [--skip-timing] [--json FILE] [--models-tool PATH] [--timeout SECONDS]
+
+OUT is the folder that `real_models.py OUT` filled (its `manifest.json` lists models, inputs, dims, tolerances); `--models-tool` is that
+script, whose `build_inputs` makes the inputs. Each model is compiled once, with its dims symbolic, in a process of its own, so that a
+crash or an endless loop in one is a line of the table and not the end of the run. Exit code 1 when any model fails.
+
+Tolerances of the manifest: `rtol` and `atol` as in numpy.allclose; `exact`: the share of elements that must be equal; `loose`: shapes must
+be equal, and mean and standard deviation within a tenth of the standard deviation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Entry = Mapping[str, Any]
+
+COMBINATIONS = 12  # settings of several dims are all combined up to this many; beyond, one dim at a time leaves its default
+TIMED_RUNS = 5
+
+
+def load_tool(path: Path) -> Any:
+    """The module that fetched the models."""
+    spec = importlib.util.spec_from_file_location("real_models_tool", path)
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def settings_of(dims: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
+    """The dim settings to run, the default first: all combinations where there are few, else one dim at a time."""
+    combined = [dict(zip(dims, values, strict=True)) for values in itertools.product(*dims.values())]
+    if len(combined) <= COMBINATIONS:
+        return combined
+    default = {name: values[0] for name, values in dims.items()}
+    return [default, *({**default, name: value} for name, values in dims.items() for value in values[1:])]
+
+
+def compare(ours: Array, theirs: Array, tol: Mapping[str, Any]) -> tuple[float, str | None]:
+    """The error, as a multiple of what the tolerance allows (<= 1 is right), and what is wrong, if anything."""
+    if ours.shape != theirs.shape:
+        return np.inf, f"shape {list(ours.shape)} instead of {list(theirs.shape)}"
+    if ours.dtype != theirs.dtype:
+        return np.inf, f"dtype {ours.dtype} instead of {theirs.dtype}"
+    if not ours.size:
+        return 0.0, None
+    if "exact" in tol or theirs.dtype.kind not in "fc":
+        wrong = float(np.mean(ours != theirs))
+        allowed = 1.0 - float(tol.get("exact", 1.0))
+        return (wrong / allowed if allowed else wrong * ours.size), f"{wrong:.2%} of the elements differ" if wrong > allowed else None
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    if not np.array_equal(np.isnan(a), np.isnan(b)):
+        return np.inf, "NaN where onnxruntime has none, or the other way around"
+    if tol.get("loose"):
+        scale = float(np.std(b)) or 1.0
+        error = max(abs(float(np.mean(a) - np.mean(b))), abs(float(np.std(a) - np.std(b)))) / (0.1 * scale)
+        return error, f"mean {a.mean():.4g} and deviation {a.std():.4g}, not {b.mean():.4g} and {b.std():.4g}" if error > 1 else None
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return np.inf, "infinities differ"
+    excess = np.abs(a - b)[finite] / (tol["atol"] + tol["rtol"] * np.abs(b[finite]))
+    worst = float(excess.max(initial=0.0))
+    if not worst <= 1:
+        at = int(np.argmax(np.where(finite, np.abs(a - b) / (tol["atol"] + tol["rtol"] * np.abs(b)), 0)))
+        share = float(np.mean(~(excess <= 1)))
+        return worst, f"{a.flat[at]:.6g} instead of {b.flat[at]:.6g}; {share:.2%} of the elements are outside of the tolerance"
+    return worst, None
+
+
+def best_time(run: Callable[[], object]) -> float:
+    """The least of a few timings, in seconds."""
+    best = np.inf
+    for _ in range(TIMED_RUNS):
+        begin = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - begin)
+    return float(best)
+
+
+def worker(entry: Entry, out: Path, tool: Any, timing: bool) -> dict[str, Any]:
+    """Compile and compare one model; what is reported of it."""
+    import onnxruntime
+
+    from tilewright import api
+    from tilewright.support.errors import TilewrightError
+
+    path = out / entry["file"]
+    report: dict[str, Any] = {"id": entry["id"], "settings": [], "error": 0.0, "reason": None}
+    begin = time.perf_counter()
+    try:
+        executable = api.compile(path, cache=False)
+    except TilewrightError as error:
+        return {**report, "reason": f"compile: {type(error).__name__}: {error}"}
+    report["compile_s"] = time.perf_counter() - begin
+    report["memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    report["kernels"] = len(executable.manifest["kernels"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = executable.threads
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    for dims in settings_of(entry["dims"]):
+        feeds = tool.build_inputs(entry, str(out), seed=0, dims=dims)
+        expected = session.run(None, feeds)
+        row: dict[str, Any] = {"dims": dims}
+        report["settings"].append(row)
+        try:
+            got = executable.run(feeds)
+        except TilewrightError as error:
+            row["reason"] = f"run: {type(error).__name__}: {error}"
+            row["error"] = np.inf
+        else:
+            checked = [compare(ours, np.asarray(theirs), entry["tol"]) for ours, theirs in zip(got.values(), expected, strict=True)]
+            row["error"] = max(error for error, _ in checked)
+            row["reason"] = next((f"output {name}: {why}" for name, (_, why) in zip(got, checked, strict=True) if why is not None), None)
+        report["error"] = max(report["error"], row["error"])
+        if row["reason"] is not None:
+            report["reason"] = report["reason"] or f"{dims}: {row['reason']}"
+        elif timing:
+            row["ours_ms"] = 1e3 * best_time(lambda feeds=feeds: executable.run(feeds))  # type: ignore[misc]
+            row["onnxruntime_ms"] = 1e3 * best_time(lambda feeds=feeds: session.run(None, feeds))  # type: ignore[misc]
+    return report
+
+
+def run_apart(entry: Entry, args: argparse.Namespace) -> dict[str, Any]:
+    """`worker` in a process of its own."""
+    command = [sys.executable, __file__, str(args.out), "--worker", entry["id"], "--models-tool", str(args.models_tool)]
+    failed: dict[str, Any] = {"id": entry["id"], "settings": [], "error": np.inf}
+    try:
+        done = subprocess.run(
+            [*command, *(["--skip-timing"] if args.skip_timing else [])], capture_output=True, text=True, timeout=args.timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {**failed, "reason": f"no result after {args.timeout:.0f} s"}
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or [""]
+        how = f"killed by signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        return {**failed, "reason": f"crashed ({how}): {last[0]}"}
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def node_count(path: Path) -> int:
+    """Nodes of a model's main graph."""
+    import onnx
+
+    return len(onnx.load(str(path), load_external_data=False).graph.node)
+
+
+def line(entry: Entry, out: Path, report: Mapping[str, Any]) -> str:
+    """The table's line of a model."""
+    timed = next((row for row in report["settings"] if "ours_ms" in row), None)
+    times = f"{timed['ours_ms']:9.2f} {timed['onnxruntime_ms']:9.2f}" if timed else f"{'-':>9} {'-':>9}"
+    compiled = f"{report['compile_s']:9.1f}" if "compile_s" in report else f"{'-':>9}"
+    state = report["reason"] or "ok"
+    return (
+        f"{entry['id']:18} {node_count(out / entry['file']):5} {report.get('kernels', '-'):>7} {compiled} "
+        f"{len(report['settings']):8} {report['error']:9.3g} {times}  {state}"
+    )
+
+
+def main() -> int:
+    """Run the command line; answers the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--only", default="", help="ids, with commas")
+    parser.add_argument("--skip-timing", action="store_true")
+    parser.add_argument("--json", type=Path, help="also write everything to this file")
+    parser.add_argument("--models-tool", type=Path, default=Path(__file__).resolve().parents[2] / "shared/models/real_models.py")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for one model")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    models = json.loads((args.out / "manifest.json").read_text())["models"]
+    if args.worker:
+        report = worker(models[args.worker], args.out, load_tool(args.models_tool), not args.skip_timing)
+        print(json.dumps(report))
+        return 0
+    chosen = [name for name in args.only.split(",") if name]
+    unknown = [name for name in chosen if name not in models]
+    if unknown:
+        parser.error(f"unknown models: {', '.join(unknown)}")
+    entries = [entry for name, entry in models.items() if entry["format"] == "onnx" and (not chosen or name in chosen)]
+    print(f"{'model':18} {'nodes':>5} {'kernels':>7} {'compile s':>9} {'settings':>8} {'error/tol':>9} {'ours ms':>9} {'ort ms':>9}")
+    reports = []
+    for entry in entries:
+        reports.append(run_apart(entry, args))
+        print(line(entry, args.out, reports[-1]), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(reports, indent=1))
+    good = sum(report["reason"] is None for report in reports)
+    print(f"{good} of {len(reports)} models are right")
+    return 0 if good == len(reports) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
