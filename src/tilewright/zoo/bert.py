@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import TensorProto
 
-from tilewright.zoo.builder import Dim, Example, GraphBuilder, Value, require
+from tilewright.runtime.examples import Example
+from tilewright.zoo.builder import Dim, GraphBuilder, Value, require
 from tilewright.zoo.layers import MASKED, NormStyle, gelu_erf, gemm, layer_norm, linear, merge_heads, split_heads
 
 EPSILON = 1e-12

@@ -7,17 +7,17 @@ one seed that name a weight alike (GPT-2's prefill and decode graphs) share its 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from tilewright.runtime.examples import EXAMPLE_KEY, Example
 from tilewright.support.errors import SettingsError
 
 Dim: TypeAlias = int | str
@@ -29,22 +29,6 @@ Value: TypeAlias = str
 Attribute: TypeAlias = int | float | str | Sequence[int]
 
 OPSET = 18
-EXAMPLE_KEY = "example."
-"""Prefix of the metadata keys that say what a meaningful example of an input is; see `ExampleKind`."""
-
-ExampleKind: TypeAlias = Literal["normal", "integers", "prefix_mask"]
-"""normal: N(0, 1). integers: uniform in [0, high). prefix_mask: in each row ones, then zeros."""
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """How to draw a meaningful example of a model input; `high` is the exclusive bound of `integers`."""
-
-    kind: ExampleKind = "normal"
-    high: int = 2
-
-    def to_json(self) -> str:
-        return json.dumps({"kind": self.kind, "high": self.high})
 
 
 @dataclass(slots=True)

@@ -25,10 +25,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from tilewright.runtime.examples import EXAMPLE_KEY, Example, draw
 from tilewright.support.atomic import write_bytes_atomic
 from tilewright.support.errors import InputError, SettingsError
 from tilewright.zoo.bert import BertOptions, bert
-from tilewright.zoo.builder import EXAMPLE_KEY, Dim, Example, require
+from tilewright.zoo.builder import Dim, require
 from tilewright.zoo.gpt2 import Gpt2Options, gpt2
 from tilewright.zoo.layers import NormStyle
 from tilewright.zoo.lstm import LstmOptions, lstm_lm
@@ -196,17 +197,6 @@ def input_size(name: str, axis: int, dim: onnx.TensorShapeProto.Dimension, sizes
         return sizes[dim.dim_param]
     symbol = f"'{dim.dim_param}'" if dim.dim_param else "without a name"
     raise InputError(f"axis {axis} of input '{name}' has a symbolic size {symbol}", where="example_inputs", hint="give it a value in dims")
-
-
-def draw(generator: np.random.Generator, shape: tuple[int, ...], example: Example) -> NDArray[Any]:
-    """One random tensor of the example's kind."""
-    if example.kind == "normal":
-        return generator.standard_normal(shape, dtype=np.float32)
-    if example.kind == "integers":
-        return generator.integers(0, example.high, shape)
-    *rows, width = shape
-    lengths = generator.integers((width + 1) // 2, width + 1, (*rows, 1))
-    return np.less(np.arange(width), lengths)
 
 
 def write(name: str, path: str | os.PathLike[str], seed: int = 0, **options: object) -> Path:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import TensorProto
 
-from tilewright.zoo.builder import Dim, Example, GraphBuilder, Value, require, sum_dims
+from tilewright.runtime.examples import Example
+from tilewright.zoo.builder import Dim, GraphBuilder, Value, require, sum_dims
 from tilewright.zoo.layers import MASKED, NormStyle, gelu_tanh, layer_norm, merge_heads, sized, split_heads
 
 EPSILON = 1e-5

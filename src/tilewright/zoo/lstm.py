@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from tilewright.zoo.builder import Dim, Example, GraphBuilder, Value
+from tilewright.runtime.examples import Example
+from tilewright.zoo.builder import Dim, GraphBuilder, Value
 from tilewright.zoo.layers import linear
 
 GATES = 4
