@@ -60,6 +60,19 @@ def test_dims_are_bounded_and_fixed() -> None:
     assert length is size("length", 1, 512, 8)
 
 
+def test_declared_dims_must_exist() -> None:
+    model = load_model(parse("m (float[batch, 3] x) => (float[batch, 3] y) { y = Neg(x) }"))
+    with pytest.raises(ModelError, match="no input has a dim named 'bach'") as caught:
+        import_model(model, {"bach": 4})
+    assert "the symbolic dims are: 'batch'" in str(caught.value)
+
+
+def test_old_operator_sets() -> None:
+    model = parse('<ir_version: 3, opset_import: ["" : 6]> m (float[3] x) => (float[3] y) { y = Neg(x) }')
+    with pytest.raises(UnsupportedOperatorError, match="operator set 6"):
+        imported(model)
+
+
 def test_unfit_dim_names_become_identifiers() -> None:
     model = parse("m (float[n] x) => (float[n] y) { y = Neg(x) }")
     names = ["batch size", "2nd", "µ", "a.b/c"]

@@ -50,7 +50,7 @@ REDUCTIONS = [f"Reduce{name}" for name in ("Mean", "Max", "Min", "Prod", "L1", "
 C = [np.abs(floats(2)) + k for k in range(4)]
 
 CASES = [
-    *(case("Clip", 6, X, **a) for a in ({}, {"min": -0.5}, {"max": 0.5}, {"min": 0.0, "max": 0.25})),
+    *(case("Clip", 7, X, **a) for a in ({}, {"min": -0.5}, {"max": 0.5}, {"min": 0.0, "max": 0.25})),
     case("Clip", 11, X, None, np.float32(0.5)),
     case("Clip", 13, X, np.float32(-0.5)),
     case("Clip", 13, X, np.float32(0.5), np.float32(-0.5)),

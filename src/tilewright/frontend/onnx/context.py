@@ -59,13 +59,13 @@ class ModelState:
     fresh: dict[str, int] = field(default_factory=dict)
     sequences: dict[Value, tuple[Value, ...]] = field(default_factory=dict)  # by the value that stands for the sequence
 
-    def fresh_size(self, name: str, lo: int | None = 0, hi: int | None = None) -> Expr:
+    def fresh_size(self, name: str, lo: int | None = 0, hi: int | None = None, multiple: int = 1) -> Expr:
         """A new named size; `name` is made an identifier and unique."""
         base = "".join(c if c.isalnum() else "_" for c in name) or "size"
         base = base if not base[0].isdigit() else f"n{base}"
         count = self.fresh.get(base, 0)
         self.fresh[base] = count + 1
-        return size(base if count == 0 else f"{base}_{count}", lo, hi)
+        return size(base if count == 0 else f"{base}_{count}", lo, hi, multiple)
 
 
 @dataclass(slots=True)

@@ -10,26 +10,19 @@ import onnx
 
 from tilewright.frontend.onnx.bodies import schema_function
 from tilewright.frontend.onnx.context import ModelState, NodeContext, origin_of
-from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
+from tilewright.frontend.onnx.inputs import DimRange, Dims
+from tilewright.frontend.onnx.loader import LoadedModel
 from tilewright.frontend.onnx.operators.sequence import ACCEPTING
 from tilewright.frontend.onnx.registry import IMPORTERS
 from tilewright.graph.node import Function, Module, Origin, Parameter, Value
 from tilewright.graph.ops import Constant, ConstantData
-from tilewright.ir.expr import Expr, const
-from tilewright.ir.types import TensorType
-from tilewright.support.errors import GraphError, ModelError, TilewrightError, TypeRuleError, UnsupportedOperatorError
+from tilewright.support.errors import GraphError, ModelError, TilewrightError, UnsupportedOperatorError
 
-
-@dataclass(frozen=True, slots=True)
-class DimRange:
-    """Declared range of a symbolic dim: inclusive `lo`..`hi` and a `multiple` that divides it."""
-
-    lo: int = 0
-    hi: int | None = None
-    multiple: int = 1
-
+__all__ = ["DimRange", "GraphImporter", "Imported", "import_model"]
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
+OLDEST_OPSET = 7  # before, elementwise operators broadcast by rules of their own
+
 Scope: TypeAlias = dict[str, Value]  # the names of one graph; a subgraph's scope starts with its captures
 
 
@@ -245,46 +238,17 @@ def _with_attributes(node: onnx.NodeProto, given: Mapping[str, onnx.AttributePro
     return result
 
 
-def input_type(info: onnx.ValueInfoProto, state: ModelState, dims: Mapping[str, DimRange | int], named: dict[str, Expr]) -> TensorType:
-    """The type of a graph input; symbolic dims are shared by name, unnamed ones get names from the input."""
-    kind = info.type.WhichOneof("value")
-    if kind != "tensor_type":
-        raise ModelError(
-            f"input '{info.name}' is a {kind or 'value without type'}, not a tensor", hint="only tensors can be passed to a compiled model"
-        )
-    tensor = info.type.tensor_type
-    if not tensor.HasField("shape"):
-        raise ModelError(
-            f"input '{info.name}' has no shape, so that its rank is not known", hint="run shape inference on the model or declare the shape"
-        )
-    shape: list[Expr] = []
-    for axis, dim in enumerate(tensor.shape.dim):
-        if dim.HasField("dim_value") and dim.dim_value >= 0:
-            shape.append(const(dim.dim_value))
-            continue
-        named_by_model = any(c.isalnum() for c in dim.dim_param)  # "?" says that nothing is known, not that all "?" are equal
-        name = dim.dim_param if named_by_model else f"{info.name}_{axis}"
-        declared = dims.get(name, DimRange())
-        if isinstance(declared, int):
-            shape.append(const(declared))
-            continue
-        if name not in named:
-            bound = state.fresh_size(name, declared.lo, declared.hi)
-            named[name] = bound if declared.multiple == 1 else _with_multiple(bound, declared)
-        shape.append(named[name])
-    return TensorType(dtype_of(tensor.elem_type, f"input '{info.name}'"), tuple(shape))
-
-
-def _with_multiple(bound: Expr, declared: DimRange) -> Expr:
-    from tilewright.ir.expr import size
-
-    return size(bound.name, declared.lo, declared.hi, declared.multiple)
-
-
 def import_model(model: LoadedModel, dims: Mapping[str, DimRange | int] | None = None, keep_going: bool = False) -> Imported:
     """The model as a module with one function `main`. `dims` fixes or bounds symbolic dims by name. With `keep_going`, every
     unsupported node is collected in `problems` instead of raising at the first; the module then lacks what depends on them."""
     opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.proto.opset_import}
+    if opsets.get("", OLDEST_OPSET) < OLDEST_OPSET:
+        raise UnsupportedOperatorError(
+            f"operator set {opsets['']} of ai.onnx is not supported",
+            where=model.source,
+            why=f"the oldest that is, is {OLDEST_OPSET}",
+            hint="convert the model: onnx.version_converter.convert_version(model, 13)",
+        )
     state = ModelState(model, opsets)
     problems: list[TilewrightError] | None = [] if keep_going else None
     functions = {(("" if f.domain == "ai.onnx" else f.domain), f.name, f.overload): f for f in model.proto.functions}
@@ -292,31 +256,28 @@ def import_model(model: LoadedModel, dims: Mapping[str, DimRange | int] | None =
     graph = model.proto.graph
     scope: Scope = {}
     importer.initializers(graph, scope)
-    named: dict[str, Expr] = {}
-    params: list[Value] = []
-    names: list[str] = []
-    for info in graph.input:
-        if info.name in scope:
-            continue  # an initializer with a default that callers may override: compiled as a constant
-        try:
-            param = state.g.one(Parameter(info.name, input_type(info, state, dims or {}, named)))
-        except TypeRuleError as error:
-            raise ModelError(f"input '{info.name}': {error.what}") from None
-        scope[info.name] = param
-        params.append(param)
-        names.append(info.name)
+    inputs = [info for info in graph.input if info.name not in scope]  # initializers that are inputs too are compiled as constants
+    types = Dims(state, dims or {}).types(inputs, model.source)
+    params = tuple(state.g.one(Parameter(info.name, type_)) for info, type_ in zip(inputs, types, strict=True))
+    scope.update((info.name, param) for info, param in zip(inputs, params, strict=True))
     importer.nodes(graph.node, scope)
+    results, outputs = _outputs(graph, scope, state, skip_missing=bool(problems))
+    main = Function("main", params, results)
+    return Imported(Module({"main": main}, "main", tuple(info.name for info in inputs), outputs), tuple(problems or ()))
+
+
+def _outputs(graph: onnx.GraphProto, scope: Scope, state: ModelState, skip_missing: bool) -> tuple[tuple[Value, ...], tuple[str, ...]]:
+    """The values of the graph's outputs, and their names."""
     results: list[Value] = []
-    outputs: list[str] = []
+    names: list[str] = []
     for info in graph.output:
         value = scope.get(info.name)
         if value is None:
-            if problems:
+            if skip_missing:
                 continue
-            raise GraphError(f"the graph's output '{info.name}' is not defined by any node", where=model.source)
+            raise GraphError(f"the graph's output '{info.name}' is not defined by any node", where=state.model.source)
         if value in state.sequences:
             raise ModelError(f"output '{info.name}' is a sequence of tensors", hint="only tensors can be results of a compiled model")
         results.append(value)
-        outputs.append(info.name)
-    main = Function("main", tuple(params), tuple(results))
-    return Imported(Module({"main": main}, "main", tuple(names), tuple(outputs)), tuple(problems or ()))
+        names.append(info.name)
+    return tuple(results), tuple(names)
