@@ -67,7 +67,7 @@ def plain(body: Stmt, extra: tuple[Buffer, ...] = (), inputs: tuple[Buffer, ...]
 
 
 Y = Buffer("y", F32, (const(8),))
-I = var("i")  # noqa: E741
+I, J = var("i"), var("j")  # noqa: E741
 
 
 @pytest.mark.parametrize("kind", ["parallel", "vectorized"])
@@ -99,6 +99,20 @@ def test_scratch_of_one_parallel_loop_is_private_to_an_iteration(scope: Any) -> 
     body = For(I, const(8), seq(Store(s, (const(0),), cast(F32, I)), Store(Y, (I,), load(s, (const(0),)))), "parallel")
     (y,) = interpret(plain(body, (s,)), [])
     np.testing.assert_array_equal(y, np.arange(8))
+
+
+def test_local_scratch_of_two_parallel_loops_is_private_in_each() -> None:
+    s = Buffer("s", F32, (), "local")
+
+    def half(buffer: Buffer, index: Expr, start: int) -> Stmt:
+        body = seq(Store(buffer, (), cast(F32, index)), Store(Y, (index + start,), load(buffer, ())))
+        return For(index, const(4), body, "parallel")
+
+    (y,) = interpret(plain(seq(half(s, I, 0), half(s, J, 4)), (s,)), [])
+    np.testing.assert_array_equal(y, [0, 1, 2, 3, 0, 1, 2, 3])
+    shared = Buffer("s", F32, ())
+    with pytest.raises(VerifyError, match="race: store of s"):
+        interpret(plain(seq(half(shared, I, 0), half(shared, J, 4)), (shared,)), [])
 
 
 def test_scratch_does_not_carry_over_to_another_iteration_of_a_parallel_loop() -> None:

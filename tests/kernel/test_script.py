@@ -12,7 +12,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.expr import cast, const, less, load, select, size, var
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.interpreter import interpret
-from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, Kernel, Let, Seq, Store, seq
+from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, Kernel, Let, Seq, Store, seq, with_fields
 from tilewright.kernel.script import excerpt, format_kernel
 from tilewright.kernel.script_parser import parse_kernel
 from tilewright.kernel.verify import verify
@@ -123,6 +123,8 @@ def test_shared_parts_are_written_once() -> None:
     assert "t_1 = inline(select(i < 1, t * t, t))" in text
     assert len(text) < 8000
     assert parse_kernel(text) is made
+    again = seq(For(i, const(8), seq(Store(y, (i,), power), Store(y, (i,), power * power))), For(i, const(8), Store(y, (i,), power)))
+    assert parse_kernel(format_kernel(with_fields(made, body=again))).body is again
     looped = Kernel("f", (x,), (y,), For(i, const(8), Store(y, (i,), power)))
     verify(looped)
     values = np.array([1.0, 1.5, -1.0, 0.5, 1.0, 1.0, 1.0, -1.0], np.float32)

@@ -91,7 +91,6 @@ COMPLAINTS: list[tuple[str, Kernel]] = [
     ("1 block iters have 0 bindings", of(For(I, N, block(bindings=())))),
     ("two blocks are named y", of(seq(For(I, N, block()), For(J, N, block(binding=J))))),
     ("the block iter v leaves its domain \\[0, N\\)", of(For(I, N, block(binding=I + 1)))),
-    ("a block without reduction iters has an init", of(For(I, N, block(init=Store(Y, (V,), ONE))))),
     ("the reduction iter v is bound to the parallel loop over i", of(For(I, N, block(iters=(REDUCTION,)), "parallel"))),
     ("the reduction iter v is bound to the vectorized loop over i", of(For(I, const(4), block(iters=(REDUCTION,)), "vectorized"))),
     ("the input x is stored to", of(For(I, N, seq(Store(X, (I, const(0)), ONE), Store(Y, (I,), ONE))))),

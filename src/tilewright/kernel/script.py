@@ -280,6 +280,7 @@ class _Printer:
 
     def share(self, *exprs: Expr) -> None:
         """Writes `t = inline(...)` for parts that the expressions of a statement share, where the text would grow out of hand."""
+        self.shown = {}
         shared = shared_parts(exprs)
         if not shared:
             return

@@ -207,8 +207,6 @@ class _Checker:
             self.reach[it.var] = reach
         self.expr(block.predicate)
         self.boolean(block.predicate, "the predicate")
-        if block.init is not None and all(it.kind == "spatial" for it in block.iters) and block.iters:
-            self.fail("a block without reduction iters has an init")
         for buffer in block.scratch:
             self.declare(buffer)
         outer_guarded = self.guarded
