@@ -267,7 +267,7 @@ def mentions(e: Expr, variables: Extents) -> bool:
     """Whether `e` contains one of the variables."""
     if e.op is Op.VAR:
         return e in variables
-    return any([mentions(arg, variables) for arg in e.args])
+    return any(mentions(arg, variables) for arg in e.args)
 
 
 def span(e: Expr, inner: Extents, outer: Extents) -> Span | None:

@@ -68,6 +68,7 @@ CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
     (matmul, lambda s: s.decompose_reduction("D", "i_2"), "block 'D' has no init"),
     (matmul, lambda s: s.reorder("k", "i", "i_1").decompose_reduction("C", "i"), "'k' outside 'i' reduces too"),
     (matmul, lambda s: s.rfactor("i"), "does not reduce over 'i'"),
+    (matmul, lambda s: s.split("k", 2)[0].fuse("i_1", "k_o")[0].rfactor("k_i"), "'i_1_k_o' is both a reduction loop and a spatial loop"),
     (matmul, lambda s: s.rfactor("i_2"), "block 'D' is not an accumulation"),
     (matmul, lambda s: s.split("i_4", 4)[0].clamp_reads("E", 0), "block 'E' writes the parameter E"),
     (matmul, lambda s: s.split("k", 2)[0].clamp_reads("C", 2), "is a reduction iter"),

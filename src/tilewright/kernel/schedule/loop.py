@@ -138,6 +138,11 @@ def _check_reorder(nest: Nest, chain: list[For]) -> None:
     """Blocks that share all the loops may be reordered when each one reads only what its own iteration wrote."""
     last = chain[-1]
     inside = nest.under(last)
+    for block in inside:
+        used = free_vars(*block.stmt.bindings)
+        idle = [loop.var.name for loop in chain if loop.var not in used and not (loop.extent.is_const and loop.extent.value == 1)]
+        if idle and reduction_loops(block):
+            refuse(f"block '{block.stmt.name}' is reduced anew in each iteration of '{idle[0]}'")
     if len(inside) < 2:
         return
     names = [block.stmt.name for block in inside]

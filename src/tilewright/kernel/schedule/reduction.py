@@ -132,8 +132,9 @@ def rfactor(nest: Nest, loop: str, axis: int = 0) -> Change:
     if target.stmt.var not in reducing:
         refuse(f"block '{old.name}' does not reduce over '{loop}'")
     spatial = [(it, b) for it, b in zip(old.iters, old.bindings, strict=True) if it.kind == "spatial"]
-    if target.stmt.var in free_vars(*(b for _, b in spatial)):
-        refuse(f"'{loop}' is a spatial loop of block '{old.name}' as well")
+    mixed = reducing.intersection(free_vars(*(b for _, b in spatial)))
+    if mixed:
+        refuse(f"'{min(v.name for v in mixed)}' is both a reduction loop and a spatial loop of block '{old.name}'", "rfactor before fusing")
     if not 0 <= axis <= len(found.indices):
         refuse(f"the new axis {axis} is not among 0..{len(found.indices)}")
     extent = target.stmt.extent
