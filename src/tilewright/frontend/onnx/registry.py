@@ -6,6 +6,7 @@ from tilewright.frontend.onnx.context import Table
 from tilewright.frontend.onnx.operators import (
     activation,
     attention,
+    classical,
     contrib,
     control,
     convolution,
@@ -30,6 +31,7 @@ from tilewright.frontend.onnx.operators import (
 FAMILIES = (
     activation,
     attention,
+    classical,
     contrib,
     control,
     convolution,
