@@ -68,6 +68,13 @@ class GraphImporter:
 
     def node(self, node: onnx.NodeProto, scope: Scope, defined: set[str]) -> None:
         domain = "" if node.domain == "ai.onnx" else node.domain
+        version = self.state.opsets.get(domain, OLDEST_OPSET)
+        if domain == "" and is_too_old(node.op_type, version):
+            raise UnsupportedOperatorError(
+                f"{node.op_type} of operator set {version} is not supported",
+                why=f"it changed before operator set {OLDEST_OPSET}, the oldest that is read",
+                hint="convert the model: onnx.version_converter.convert_version(model, 13)",
+            )
         function = self.functions.get((domain, node.op_type, node.overload))
         importer = None if function is not None else IMPORTERS.get((domain, node.op_type))
         inputs = self.inputs(node, scope, defined)
@@ -188,6 +195,16 @@ class GraphImporter:
         return value
 
 
+def is_too_old(op_type: str, version: int) -> bool:
+    """Whether an operator changed between an old operator set and the oldest that importers know."""
+    if version >= OLDEST_OPSET:
+        return False
+    try:
+        return bool(onnx.defs.get_schema(op_type, version).since_version != onnx.defs.get_schema(op_type, OLDEST_OPSET).since_version)
+    except onnx.defs.SchemaError:
+        return False
+
+
 def outer_names(graph: onnx.GraphProto) -> list[str]:
     """Names that a graph uses but does not define, also through its own subgraphs, in order of first use."""
     own = {tensor.name for tensor in graph.initializer} | {info.name for info in graph.input}
@@ -242,13 +259,6 @@ def import_model(model: LoadedModel, dims: Mapping[str, DimRange | int] | None =
     """The model as a module with one function `main`. `dims` fixes or bounds symbolic dims by name. With `keep_going`, every
     unsupported node is collected in `problems` instead of raising at the first; the module then lacks what depends on them."""
     opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.proto.opset_import}
-    if opsets.get("", OLDEST_OPSET) < OLDEST_OPSET:
-        raise UnsupportedOperatorError(
-            f"operator set {opsets['']} of ai.onnx is not supported",
-            where=model.source,
-            why=f"the oldest that is, is {OLDEST_OPSET}",
-            hint="convert the model: onnx.version_converter.convert_version(model, 13)",
-        )
     state = ModelState(model, opsets)
     problems: list[TilewrightError] | None = [] if keep_going else None
     functions = {(("" if f.domain == "ai.onnx" else f.domain), f.name, f.overload): f for f in model.proto.functions}
