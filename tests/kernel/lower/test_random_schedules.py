@@ -22,7 +22,7 @@ class Lowered:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(draw=st.data())
 def test_static_kernels(kind: str, draw: st.DataObject) -> None:
     kernel = KINDS[kind]()
@@ -36,7 +36,7 @@ def test_static_kernels(kind: str, draw: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", SYMBOLIC)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(draw=st.data())
 def test_symbolic_kernels(kind: str, draw: st.DataObject) -> None:
     make, sizes = SYMBOLIC[kind]

@@ -140,12 +140,11 @@ def _touches(stmt: Stmt, buffer: Buffer) -> bool:
 
 
 def _scope(buffer: Buffer, shape: tuple[Expr, ...], stmt: Stmt) -> Scope:
-    if buffer.scope == "local":
-        return "local"
+    """The scope asked for is a wish: what has no constant size, or a great one, is global."""
     size = static_shape(shape)
     if size is None or product(shape).value * buffer.dtype.bytes > LOCAL_BYTES:
         return "global"
-    return "global" if _has_parallel(stmt) else "local"
+    return "global" if buffer.scope == "global" and _has_parallel(stmt) else "local"
 
 
 def _has_parallel(stmt: Stmt) -> bool:

@@ -76,6 +76,8 @@ def _if(condition: Expr, then: Stmt, otherwise: Stmt | None) -> Stmt:
 
 
 def _simplify_for(loop: For, extent: Expr, extents: Mapping[Expr, Expr]) -> Stmt:
+    # Lanes and copies of a body are a constant number; a loop that is not cannot be more than a plain one.
+    kind = "serial" if loop.kind in ("vectorized", "unrolled") and not extent.is_const else loop.kind
     if extent.is_const and extent.value <= 0:
         return NOTHING
     if extent.is_const and extent.value == 1:
@@ -84,7 +86,7 @@ def _simplify_for(loop: For, extent: Expr, extents: Mapping[Expr, Expr]) -> Stmt
     if body is NOTHING:
         return NOTHING
     if not (isinstance(body, If) and body.otherwise is None):
-        return For(loop.var, extent, body, loop.kind)
+        return For(loop.var, extent, body, kind)
     bound = {loop.var} | {s.var for s in walk_stmts(body) if isinstance(s, (For, Let))}
     own: list[Expr] = []
     outside: list[Expr] = []
@@ -92,7 +94,7 @@ def _simplify_for(loop: For, extent: Expr, extents: Mapping[Expr, Expr]) -> Stmt
         moves = not any(v in bound for v in free_vars(condition)) and not any(True for _ in loads(condition))
         (outside if moves else own).append(condition)
     inner = If(all_of(*own), body.then) if own else body.then
-    result: Stmt = For(loop.var, extent, inner, loop.kind)
+    result: Stmt = For(loop.var, extent, inner, kind)
     return If(all_of(*outside), result) if outside else result
 
 
