@@ -32,9 +32,11 @@ from tilewright.transform.fold_batch_norm import fold_batch_norm
 from tilewright.transform.fold_constants import fold_constants
 from tilewright.transform.functions import on_all_functions
 from tilewright.transform.fuse import fuse
+from tilewright.transform.push_transposes import push_transposes
 from tilewright.transform.recognise import recognise_composites
 from tilewright.transform.simplify import simplify_graph
 from tilewright.transform.sink_constants import sink_constants
+from tilewright.transform.verify import verify_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     GraphPass("simplify", simplify_graph, 1, "canonical form, which every pattern below is written in"),
     GraphPass("fold_constants", fold_constants, 1, "after simplify, which brings constants together; before patterns, which match constants"),
     GraphPass("recognise_composites", recognise_composites, 1, "while decomposed layer norms, GELUs, softmaxes still stand as exported"),
+    GraphPass("push_transposes", push_transposes, 1, "after recognition, which wants last axes; before weights meet what follows"),
     GraphPass("fold_batch_norm", fold_batch_norm, 1, "before composites open, while batch norms still are one node next to their convolution"),
     GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
     GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),
@@ -65,6 +68,8 @@ def optimise(module: Module, settings: Settings, watch: Callable[[str, Module], 
     for graph_pass in GRAPH_PASSES:
         if settings.opt_level >= graph_pass.level:
             module = on_all_functions(module, graph_pass.apply)
+            if settings.verify:
+                verify_module(module, graph_pass.name)
             watch(graph_pass.name, module)
     return module
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from tilewright.graph.node import Function, Operator, decompose, has_decomposition, has_definition, rewrite_function
+from tilewright.graph.node import (
+    Function,
+    GraphBuilder,
+    Node,
+    Operator,
+    Value,
+    decompose,
+    has_decomposition,
+    has_definition,
+    rewrite_function,
+)
+from tilewright.transform.functions import map_functions
 
 Takes = Callable[[Operator], bool]
 
@@ -15,11 +26,22 @@ def takes_defined(op: Operator) -> bool:
 
 
 def open_composites(function: Function, takes: Takes = takes_defined) -> Function:
-    """The function with composites decomposed until every operator is one that `takes` accepts or that cannot be opened."""
-    while True:
-        opened = rewrite_function(
-            function, lambda g, node, inputs: decompose(node.op, g, inputs) if has_decomposition(node.op) and not takes(node.op) else None
-        )
-        if opened is function:
-            return function
-        function = opened
+    """The function with composites decomposed, also in the bodies of control flow that decompositions bring, until every operator is one
+    that `takes` accepts or that cannot be opened."""
+    memo: dict[Function, Function] = {}
+
+    def visit(g: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        if has_decomposition(node.op) and not takes(node.op):
+            return decompose(node.op, g, inputs)
+        op = map_functions(node.op, opened)
+        return None if op is node.op else g.emit(op, *inputs)
+
+    def opened(f: Function) -> Function:
+        if f not in memo:
+            before, after = f, rewrite_function(f, visit)
+            while after is not before:
+                before, after = after, rewrite_function(after, visit)
+            memo[f] = after
+        return memo[f]
+
+    return opened(function)

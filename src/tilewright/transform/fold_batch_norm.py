@@ -69,10 +69,9 @@ def weight_factor(part: Weighted, factor: Array, rank: int) -> Array | None:
         if any(letters.result[axis] not in own for axis in varying):
             return None
         moved = [letters.result.index(letter) if letter in letters.result else None for letter in own]
-        shape = [1 if axis is None else factor.shape[axis] for axis in moved]
         order = [axis for axis in moved if axis is not None]
         rest = [axis for axis in range(rank) if axis not in order]
-        return factor.transpose([*order, *rest]).reshape(shape)
+        return factor.transpose([*order, *rest]).reshape([1 if axis is None else factor.shape[axis] for axis in moved])
     if varying not in ([], [1]):
         return None
     if isinstance(op, Convolution) or not varying:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
-from tilewright.graph.node import Function, Module, Operator
+from tilewright.graph.node import Function, GraphBuilder, Module, Operator, Value, rewrite_function
 
 Pass = Callable[[Function], Function]
 
@@ -18,8 +18,6 @@ def on_all_functions(module: Module, apply: Pass) -> Module:
 
 def on_function(function: Function, apply: Pass, memo: dict[Function, Function]) -> Function:
     """`apply` on the functions nested in `function`, then on itself."""
-    from tilewright.graph.node import rewrite_function
-
     if function in memo:
         return memo[function]
 
@@ -32,7 +30,7 @@ def on_function(function: Function, apply: Pass, memo: dict[Function, Function])
     return result
 
 
-def _with_nested(g, op: Operator, inputs, nested: Pass):  # type: ignore[no-untyped-def]
+def _with_nested(g: GraphBuilder, op: Operator, inputs: Sequence[Value], nested: Pass) -> Sequence[Value] | None:
     changed = map_functions(op, nested)
     return None if changed is op else g.emit(changed, *inputs)
 

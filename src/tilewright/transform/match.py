@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tilewright.graph.node import Array, Operator, Value
+from tilewright.graph.node import Array, Node, Operator, Value
 from tilewright.graph.ops import Binary, BroadcastTo, Constant, ConstantData, Reshape, Unary
 from tilewright.ir import dtypes
 
-O = TypeVar("O", bound=Operator)
+Kind = TypeVar("Kind", bound=Operator)
 
 
-def made_by(value: Value, kind: type[O]) -> O | None:
+def made_by(value: Value, kind: type[Kind]) -> Kind | None:
     """The operator that computes the value, if it is of this kind."""
     return value.op if isinstance(value.op, kind) else None
 
@@ -32,9 +32,10 @@ def _uniform(data: ConstantData) -> Any:
         return None
     flat = array.reshape(-1)
     first = flat[0]
-    # One byte pattern: tells 0.0 from -0.0, and finds NaN equal to itself. Ends first, since most weights differ there.
-    same = flat[-1].tobytes() == first.tobytes() and (array.size < 3 or bool((flat.view(_bits(array)) == flat[:1].view(_bits(array))).all()))
-    return first if same else None
+    if flat[-1].tobytes() != first.tobytes():
+        return None  # as in most weights
+    bits = flat.view(_bits(array))  # tells 0.0 from -0.0, and finds NaN equal to itself
+    return first if bool((bits == bits[0]).all()) else None
 
 
 def _bits(array: Array) -> np.dtype[Any]:
@@ -55,6 +56,12 @@ def number(value: Value) -> float | int | bool | None:
     if found is None:
         return None
     return found.item() if isinstance(found.item(), (bool, int, float)) else float(found)
+
+
+def fn_of(node: Node) -> str:
+    """The function of an elementwise operator of one or two operands; "" for other operators."""
+    op = node.op
+    return op.fn if isinstance(op, (Unary, Binary)) else ""
 
 
 def unary_of(value: Value, fn: str) -> Value | None:

@@ -11,7 +11,7 @@ import math
 from tilewright.graph.node import Function, Node, Value
 from tilewright.graph.ops import Binary, Cast, Gelu, HardSwish, LayerNorm, LogSoftmax, Reduce, RmsNorm, SizeValue, Softmax, Softplus, Unary
 from tilewright.graph.shapes import broadcast_shapes, dims_equal, element_count
-from tilewright.transform.match import binary_of, made_by, number, unary_of
+from tilewright.transform.match import binary_of, fn_of, made_by, number, unary_of
 from tilewright.transform.rewriting import Answer, Rewriter, Rules, apply_rules
 from tilewright.transform.rules.elementwise import scalar
 
@@ -96,7 +96,7 @@ def is_polynomial(value: Value, x: Value, wanted: Polynomial) -> bool:
 
 def activation_product(r: Rewriter, node: Node) -> Answer:
     """x * 0.5 * (1 + erf(x / sqrt 2)) and the like, in any grouping."""
-    if node.op.fn not in ("mul", "div") or not node.types[0].dtype.is_float:  # type: ignore[attr-defined]
+    if fn_of(node) not in ("mul", "div") or not node.types[0].dtype.is_float:
         return None
     parts, coefficient = factors(node[0])
     if len(parts) != 2:
@@ -142,7 +142,7 @@ def _is_hard_gate(gate: Value, x: Value, coefficient: float) -> bool:
 
 def softplus(r: Rewriter, node: Node) -> Answer:
     """log(1 + exp(x)), log1p(exp(x))."""
-    fn, (inner,) = node.op.fn, node.inputs  # type: ignore[attr-defined]
+    fn, (inner,) = fn_of(node), node.inputs
     if fn == "log":
         total = binary_of(inner, "add")
         inner = total[0] if total is not None and number(total[1]) == 1 else inner
@@ -188,7 +188,7 @@ def softmax(r: Rewriter, node: Node) -> Answer:
 def log_of_softmax(r: Rewriter, node: Node) -> Answer:
     (x,) = node.inputs
     inner = made_by(x, Softmax)
-    if node.op.fn != "log" or inner is None or r.is_shared(x):  # type: ignore[attr-defined]
+    if fn_of(node) != "log" or inner is None or r.is_shared(x):
         return None
     return r.emit(LogSoftmax(inner.axis), x.node.inputs[0])
 

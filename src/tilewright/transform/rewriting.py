@@ -97,8 +97,9 @@ def apply_rules(function: Function, rules: Rules) -> Function:
     many = _values_with_several_users(nodes, function.results)
     mapped: dict[Value, Value] = {}
     for node in nodes:
-        results = (mapped_node := _rebuilt(r, node, mapped)) and r.normal(mapped_node)
-        _bind(r.g, mapped_node, results)
+        rebuilt = _rebuilt(r, node, mapped)
+        results = r.normal(rebuilt)
+        _bind(r.g, rebuilt, results)
         for value, new in zip(node.values, results, strict=True):
             mapped[value] = new
             if value in many:

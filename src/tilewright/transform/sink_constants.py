@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.graph.node import Function, GraphBuilder, Node, Value, rewrite_function, walk_nodes
@@ -39,17 +39,23 @@ def _visit(g: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[V
 
 
 def _kept(captures: Sequence[Value | None], functions: Sequence[Function]) -> list[int]:
-    used = [{value for value in function.params if value.node in set(walk_nodes(function.results))} for function in functions]
-    return [
-        i
-        for i, value in enumerate(captures)
-        if not (value is not None and isinstance(value.op, Constant)) and any(f.params[i] in u for f, u in zip(functions, used, strict=True))
-    ]
+    used = [set(walk_nodes(function.results)) for function in functions]
+
+    def is_kept(i: int, value: Value | None) -> bool:
+        needed = any(function.params[i].node in nodes for function, nodes in zip(functions, used, strict=True))
+        return needed and not (value is not None and isinstance(value.op, Constant))
+
+    return [i for i, value in enumerate(captures) if is_kept(i, value)]
 
 
 def specialise(function: Function, captures: Sequence[Value | None], keep: Sequence[int]) -> Function:
     """The function of the parameters numbered in `keep`, with the constants among the others filled in."""
-    constants = {function.params[i]: value for i, value in enumerate(captures) if value is not None and isinstance(value.op, Constant)}
-    mapping: Mapping[Value, Value] = {param: value for param, value in constants.items() if function.params.index(param) not in keep}
-    body = rewrite_function(function, lambda g, node, inputs: (mapping[node[0]],) if node.values and node[0] in mapping else None)
-    return Function(function.name, tuple(function.params[i] for i in keep), body.results)
+    kept = set(keep)
+    constants = {
+        function.params[i]: value
+        for i, value in enumerate(captures)
+        if i not in kept and value is not None and isinstance(value.op, Constant)
+    }
+    body = rewrite_function(function, lambda g, node, inputs: (constants[node[0]],) if node.values and node[0] in constants else None)
+    # The constants may be captures of control flow in there.
+    return sink_constants(Function(function.name, tuple(function.params[i] for i in keep), body.results))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from tilewright.graph.node import Function, Module, Node, Parameter, Value, operator_sizes, walk_nodes
+from tilewright.graph.node import Function, Module, Node, Parameter, operator_sizes, walk_nodes
 from tilewright.graph.ops import Call
 from tilewright.ir.expr import Expr
 from tilewright.support.errors import TilewrightError, VerifyError
@@ -22,12 +22,15 @@ def verify_module(module: Module, after: str = "") -> None:
                 _verify_call(module, node, after)
 
 
-def verify_function(function: Function, after: str = "", bound: frozenset[Expr] = frozenset()) -> None:
-    """`verify_module` for one function and those that it holds. `bound` are sizes that the surroundings bind."""
+def verify_function(function: Function, after: str = "") -> None:
+    """`verify_module` for one function and those that it holds."""
     labels = [param.op.label for param in function.params if isinstance(param.op, Parameter)]
     if len(labels) != len(function.params) or len(set(function.params)) != len(labels):
         raise VerifyError(_title(after, f"function {function.name}: the parameters are not distinct parameter nodes"))
-    binding = {size: node for node in walk_nodes(function.results) for size in node.op.defines}
+    binding: dict[Expr, set[Node]] = {}
+    for node in walk_nodes(function.results):
+        for size in node.op.defines:
+            binding.setdefault(size, set()).add(node)
     for node in walk_nodes(function.results):
         try:
             _verify_node(function, node, binding)
@@ -36,7 +39,7 @@ def verify_function(function: Function, after: str = "", bound: frozenset[Expr] 
                 _title(after, f"function {function.name}: {error.what}"), where=str(node.origin or node), why=error.why
             ) from error
         for held in held_functions(node):
-            verify_function(held, after, bound | binding.keys())
+            verify_function(held, after)
 
 
 def held_functions(node: Node) -> list[Function]:
@@ -44,7 +47,7 @@ def held_functions(node: Node) -> list[Function]:
     return [value for f in fields(node.op) if isinstance(value := getattr(node.op, f.name), Function)]
 
 
-def _verify_node(function: Function, node: Node, binding: dict[Expr, Node]) -> None:
+def _verify_node(function: Function, node: Node, binding: dict[Expr, set[Node]]) -> None:
     if isinstance(node.op, Parameter):
         if node[0] not in function.params:
             raise VerifyError(f"parameter {node.op.label} belongs to another function")
@@ -54,8 +57,8 @@ def _verify_node(function: Function, node: Node, binding: dict[Expr, Node]) -> N
         raise VerifyError(f"{node.op.name} has the type {node.types!r}", why=f"its type rule says {inferred!r}")
     present = {value.node for value in node.binders}
     for size in operator_sizes(node.op):
-        source = binding.get(size)
-        if source is not None and source is not node and source not in present:
+        sources = binding.get(size)
+        if sources and size not in node.op.defines and not sources & present:
             raise VerifyError(f"{node.op.name} mentions the size {size!r} without depending on what binds it")
     for value in node.binders:
         if not value.node.op.defines:
@@ -66,11 +69,11 @@ def _verify_call(module: Module, node: Node, after: str) -> None:
     op = node.op
     assert isinstance(op, Call)
     called = module.functions.get(op.function)
+    where = str(node.origin or node)
     if called is None:
-        raise VerifyError(_title(after, f"call of the function {op.function!r}, which the module does not have"), where=str(node.origin or node))
-    given: tuple[Value, ...] = node.inputs
-    if tuple(p.type.dtype for p in called.params) != tuple(value.type.dtype for value in given):
-        raise VerifyError(_title(after, f"call of {op.function!r} with arguments of other types"), where=str(node.origin or node))
+        raise VerifyError(_title(after, f"call of the function {op.function!r}, which the module does not have"), where=where)
+    if tuple(p.type.dtype for p in called.params) != tuple(value.type.dtype for value in node.inputs):
+        raise VerifyError(_title(after, f"call of {op.function!r} with arguments of other types"), where=where)
 
 
 def _title(after: str, what: str) -> str:

@@ -10,18 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.graph.node import Node, Operator, Value
+from tilewright.graph.node import Array, Node, Operator, Value
 from tilewright.graph.ops import Binary, BroadcastTo, Cast, Constant, Reshape, Select, Unary, constant
-from tilewright.graph.ops.scalars import BINARY, array_function
+from tilewright.graph.ops.scalars import BINARY, UNARY, array_function
 from tilewright.graph.shapes import is_one
-from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.transform.match import array_of, binary_of, made_by, number, unary_of, uniform
+from tilewright.transform.match import array_of, binary_of, fn_of, made_by, number, unary_of, uniform
 from tilewright.transform.rewriting import Answer, Rewriter, Rules
 
-COMMUTATIVE = frozenset(
-    {"add", "mul", "min", "max", "and", "or", "xor", "bitwise_and", "bitwise_or", "bitwise_xor", "equal", "not_equal"}
-)
+COMMUTATIVE = frozenset({"add", "mul", "min", "max", "and", "or", "xor", "bitwise_and", "bitwise_or", "bitwise_xor", "equal", "not_equal"})
 MIRRORED = {"less": "greater", "greater": "less", "less_equal": "greater_equal", "greater_equal": "less_equal"}
 INVOLUTIONS = frozenset({"neg", "not", "bitwise_not"})
 IDEMPOTENT = frozenset({"abs", "floor", "ceil", "round", "trunc", "sign"})
@@ -45,7 +42,7 @@ def filled(r: Rewriter, value: Any, node: Node) -> Value:
 def constant_last(r: Rewriter, node: Node) -> Answer:
     """c + x -> x + c; c < x -> x > c."""
     a, b = node.inputs
-    fn = node.op.fn  # type: ignore[attr-defined]
+    fn = fn_of(node)
     other = fn if fn in COMMUTATIVE else MIRRORED.get(fn)
     return r.emit(Binary(other), b, a) if other and made_by(a, Constant) and not made_by(b, Constant) else None
 
@@ -104,7 +101,7 @@ NEUTRAL: dict[str, Any] = {
 def neutral(r: Rewriter, node: Node) -> Answer:
     """x + 0, x * 1, x and true ... -> x."""
     a, b = node.inputs
-    fn, dtype = node.op.fn, a.type.dtype  # type: ignore[attr-defined]
+    fn, dtype = fn_of(node), a.type.dtype
     value = number(b)
     if value is None:
         return None
@@ -117,7 +114,7 @@ def neutral(r: Rewriter, node: Node) -> Answer:
 def absorbing(r: Rewriter, node: Node) -> Answer:
     """x and false -> false; x or true -> true; for integers x * 0 -> 0. Floats keep their NaN."""
     a, b = node.inputs
-    fn, value = node.op.fn, number(b)  # type: ignore[attr-defined]
+    fn, value = fn_of(node), number(b)
     if value is None or a.type.dtype.is_float:
         return None
     zero = fn in ("mul", "and", "bitwise_and") and value == 0
@@ -129,7 +126,7 @@ def same_operands(r: Rewriter, node: Node) -> Answer:
     a, b = node.inputs
     if a is not b:
         return None
-    fn = node.op.fn  # type: ignore[attr-defined]
+    fn = fn_of(node)
     if fn in ("min", "max", "and", "or", "bitwise_and", "bitwise_or"):
         return a
     return filled(r, 0, node) if fn in ("sub", "xor", "bitwise_xor") and not a.type.dtype.is_float else None
@@ -140,29 +137,28 @@ def same_operands(r: Rewriter, node: Node) -> Answer:
 
 def subtraction(r: Rewriter, node: Node) -> Answer:
     """x - c -> x + -c; x - -y -> x + y; 0 - x -> -x."""
-    if node.op.fn != "sub":  # type: ignore[attr-defined]
+    if fn_of(node) != "sub":
         return None
     a, b = node.inputs
     array = array_of(b)
     if array is not None and array.size <= MAX_MERGED:
-        return r.emit(Binary("add"), a, r.emit(constant(array_function(_negative(), (array,)))))
+        return r.emit(Binary("add"), a, negative(r, array))
     negated = unary_of(b, "neg")
     if negated is not None:
         return r.emit(Binary("add"), a, negated)
     return r.shaped(r.emit(Unary("neg"), b), node.types[0].shape) if number(a) == 0 else None
 
 
-def _negative() -> Any:
-    from tilewright.graph.ops.scalars import UNARY
-
-    return UNARY["neg"]
+def negative(r: Rewriter, array: Array) -> Value:
+    """The constant with its signs changed."""
+    return r.emit(constant(array_function(UNARY["neg"], (array,))))
 
 
 def signs(r: Rewriter, node: Node) -> Answer:
     """x + -y -> x - y; -x * c -> x * -c; -x * -y -> x * y; x * -1 -> -x."""
     a, b = node.inputs
     minus_a, minus_b = unary_of(a, "neg"), unary_of(b, "neg")
-    match node.op.fn:  # type: ignore[attr-defined]
+    match fn_of(node):
         case "add" if minus_b is not None:
             return r.emit(Binary("sub"), a, minus_b)
         case "add" if minus_a is not None:
@@ -170,7 +166,7 @@ def signs(r: Rewriter, node: Node) -> Answer:
         case "mul" if minus_a is not None and minus_b is not None:
             return r.emit(Binary("mul"), minus_a, minus_b)
         case "mul" if minus_a is not None and (array := array_of(b)) is not None and array.size <= MAX_MERGED:
-            return r.emit(Binary("mul"), minus_a, r.emit(constant(array_function(_negative(), (array,)))))
+            return r.emit(Binary("mul"), minus_a, negative(r, array))
         case "mul" if number(b) == -1 and a.type.dtype.is_signed:
             return r.shaped(r.emit(Unary("neg"), a), node.types[0].shape)
     return None
@@ -187,7 +183,7 @@ def exact_division(r: Rewriter, node: Node) -> Answer:
     """x / 2**n -> x * 2**-n for floats."""
     a, b = node.inputs
     array = array_of(b)
-    if node.op.fn != "div" or array is None or not a.type.dtype.is_float or array.size > MAX_MERGED:  # type: ignore[attr-defined]
+    if fn_of(node) != "div" or array is None or not a.type.dtype.is_float or array.size > MAX_MERGED:
         return None
     if a.type.dtype.bits < 16 or not is_power_of_two(array):
         return None
@@ -196,7 +192,7 @@ def exact_division(r: Rewriter, node: Node) -> Answer:
 
 def merged_constants(r: Rewriter, node: Node) -> Answer:
     """(x * c) * d -> x * (c * d), also for +, min, max, and, or: where it is exact."""
-    fn, dtype = node.op.fn, node.inputs[0].type.dtype  # type: ignore[attr-defined]
+    fn, dtype = fn_of(node), node.inputs[0].type.dtype
     inner, d = binary_of(node.inputs[0], fn), array_of(node.inputs[1])
     if inner is None or d is None or fn not in _ASSOCIATIVE:
         return None
@@ -216,7 +212,7 @@ _ASSOCIATIVE = frozenset({"add", "mul", "min", "max", "and", "or", "xor", "bitwi
 def clamp(r: Rewriter, node: Node) -> Answer:
     """max(min(x, hi), lo) -> min(max(x, lo), hi) where lo <= hi."""
     inner, lo = binary_of(node.inputs[0], "min"), number(node.inputs[1])
-    if node.op.fn != "max" or inner is None or lo is None:  # type: ignore[attr-defined]
+    if fn_of(node) != "max" or inner is None or lo is None:
         return None
     hi = number(inner[1])
     if hi is None or not lo <= hi:
@@ -226,7 +222,7 @@ def clamp(r: Rewriter, node: Node) -> Answer:
 
 def power(r: Rewriter, node: Node) -> Answer:
     """x ** n for the exponents that have an operator of their own."""
-    if node.op.fn != "pow":  # type: ignore[attr-defined]
+    if fn_of(node) != "pow":
         return None
     a, exponent = node.inputs[0], number(node.inputs[1])
     if exponent == 0:
@@ -241,7 +237,7 @@ def power(r: Rewriter, node: Node) -> Answer:
 def reciprocals(r: Rewriter, node: Node) -> Answer:
     """1 / sqrt(x) -> rsqrt(x); 1 / x -> reciprocal(x)."""
     a, b = node.inputs
-    if node.op.fn != "div" or not a.type.dtype.is_float or number(a) != 1:  # type: ignore[attr-defined]
+    if fn_of(node) != "div" or not a.type.dtype.is_float or number(a) != 1:
         return None
     root = unary_of(b, "sqrt")
     return r.shaped(r.emit(Unary("reciprocal"), b) if root is None else r.emit(Unary("rsqrt"), root), node.types[0].shape)
@@ -253,7 +249,7 @@ def reciprocals(r: Rewriter, node: Node) -> Answer:
 def repeated(r: Rewriter, node: Node) -> Answer:
     """neg(neg(x)) -> x; abs(abs(x)) -> abs(x); abs(neg(x)) -> abs(x); reciprocal(sqrt(x)) -> rsqrt(x)."""
     (x,) = node.inputs
-    fn = node.op.fn  # type: ignore[attr-defined]
+    fn = fn_of(node)
     inner = made_by(x, Unary)
     if inner is None:
         return None
@@ -269,13 +265,13 @@ def repeated(r: Rewriter, node: Node) -> Answer:
 def negated(r: Rewriter, node: Node) -> Answer:
     """-(x * c) -> x * -c; -(x - y) -> y - x; not (a < b) -> a >= b for integers."""
     (x,) = node.inputs
-    fn = node.op.fn  # type: ignore[attr-defined]
+    fn = fn_of(node)
     if fn == "neg":
         product, difference = binary_of(x, "mul"), binary_of(x, "sub")
         if difference is not None and not r.is_shared(x):
             return r.emit(Binary("sub"), difference[1], difference[0])
         if product is not None and (array := array_of(product[1])) is not None and array.size <= MAX_MERGED and not r.is_shared(x):
-            return r.emit(Binary("mul"), product[0], r.emit(constant(array_function(_negative(), (array,)))))
+            return r.emit(Binary("mul"), product[0], negative(r, array))
     op = made_by(x, Binary)
     if fn == "not" and op is not None and op.fn in _OPPOSITE and not r.is_shared(x):
         if op.fn in ("equal", "not_equal") or not x.node.inputs[0].type.dtype.is_float:
@@ -309,7 +305,7 @@ def keeps_values(source: DType, target: DType) -> bool:
     if source.kind == "bool":
         return target.kind in ("int", "uint", "float")
     if source.is_integer and target.is_integer:
-        return target.bits > source.bits and (target.is_signed or not source.is_signed) if source.kind != target.kind else target.bits >= source.bits
+        return target.bits >= source.bits if source.kind == target.kind else target.is_signed and target.bits > source.bits
     if source.is_integer and target.is_float:
         return source.bits - (source.kind == "int") <= _MANTISSA.get(target.name, 0)
     return source.is_float and target.is_float and target.name in _WIDER.get(source.name, ())
@@ -351,4 +347,3 @@ RULES: Rules = {
         merged_constants, clamp,
     ),
 }  # fmt: skip
-

@@ -167,10 +167,13 @@ def pad(r: Rewriter, node: Node) -> Answer:
 
 
 def padded_convolution(r: Rewriter, node: Node) -> Answer:
-    """convolution(pad(x, 0)) pads by itself."""
+    """convolution(pad(x, 0)) pads by itself, also with a transpose in between."""
     x, w = node.inputs
-    op, padding = node.op, made_by(x, Pad)
+    op, moved = node.op, made_by(x, Transpose)
     assert isinstance(op, Convolution)
+    if moved is not None:
+        return _padded_by_transpose(r, node, moved)
+    padding = made_by(x, Pad)
     if padding is None or padding.mode != "constant" or number(x.node.inputs[1]) != 0 or r.is_shared(x):
         return None
     if not all(map(is_zero, (*padding.low[:2], *padding.high[:2]))):
@@ -180,6 +183,20 @@ def padded_convolution(r: Rewriter, node: Node) -> Answer:
     low = tuple(canonical(a + b) for a, b in zip(op.low, padding.low[2:]))
     high = tuple(canonical(a + b) for a, b in zip(op.high, padding.high[2:]))
     return r.emit(Convolution(op.strides, op.dilations, low, high, op.groups, op.dtype), x.node.inputs[0], w)
+
+
+def _padded_by_transpose(r: Rewriter, node: Node, moved: Transpose) -> Answer:
+    """convolution(transpose(pad(x))) -> convolution(pad(transpose(x))), which the rule above takes."""
+    x, w = node.inputs
+    inner = x.node.inputs[0]
+    padding = made_by(inner, Pad)
+    if padding is None or padding.mode != "constant" or number(inner.node.inputs[1]) != 0 or r.is_shared(inner) or r.is_shared(x):
+        return None
+    low, high = (tuple(amounts[axis] for axis in moved.perm) for amounts in (padding.low, padding.high))
+    if not all(map(is_zero, (*low[:2], *high[:2]))):
+        return None
+    source, value = inner.node.inputs
+    return r.emit(node.op, r.g.one(Pad(low, high, "constant"), r.emit(moved, source), value), w)
 
 
 def concat(r: Rewriter, node: Node) -> Answer:
