@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.kernel import script_examples
 from tests.kernel.random_kernels import kernels
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Op, cast, const, less, load, make, select, size, var
+from tilewright.ir.expr import Op, cast, const, less, load, make, maximum, select, size, var
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, Kernel, Let, Stmt, Store, buffers_written, seq, with_fields
@@ -119,6 +119,8 @@ def test_guarded_accesses_are_left_to_the_interpreter() -> None:
 
 def test_a_loop_that_never_runs_and_a_size_with_the_name_of_a_loop() -> None:
     verify(of(seq(For(I, const(0), Store(Y, (const(-1),), ONE)), For(J, N, Store(Y, (J,), ONE)))))
+    triangle = For(J, maximum(const(1) - I * N, 0), Store(Y, (I * 8,), ONE))
+    verify(of(seq(For(V, N, Store(Y, (V,), ONE)), For(I, const(2), triangle))))
     verify(of(For(var("N"), N, Store(Y, (var("N"),), ONE))))
 
 

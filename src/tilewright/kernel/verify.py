@@ -179,7 +179,9 @@ class _Checker:
             self.loops.append(_Loop(stmt, frozenset(self.private.get(self.parallel_count, ()))))
             self.parallel_count += 1
         outer = self.guarded
-        self.guarded = outer or stmt.extent is const(0)  # what never runs does no harm
+        # What never runs does no harm, and an extent that depends on loops around may be empty just where the body would do harm.
+        varies = any(v not in self.kernel.sizes for v in free_vars(stmt.extent)) or _has_loads(stmt.extent)
+        self.guarded = outer or varies or stmt.extent is const(0)
         self.stmt(stmt.body)
         self.guarded = outer
         if is_parallel:
