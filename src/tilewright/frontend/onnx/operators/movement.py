@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.frontend.onnx.operators.elementwise import ones_like
 from tilewright.frontend.onnx.sizes import ceil_quotient, quotient, slice_bounds
-from tilewright.graph.node import Parameter, Value
+from tilewright.graph.node import Value
 from tilewright.graph.ops import Concat, Iota, Pad, RandomUniform, Slice
 from tilewright.graph.shapes import canonical, counts_equal, dims_equal, is_one
 from tilewright.ir import dtypes
@@ -27,13 +27,13 @@ def reshape(ctx: NodeContext) -> Value:
     """0 copies the input's dim (unless allowzero), -1 takes what is left."""
     x, target = ctx.input(0), ctx.input(1)
     keep_zero = bool(ctx.attribute("allowzero", 0))
-    if ctx.contents(target) is None and isinstance(target.op, Parameter):
+    if ctx.contents(target) is None and not isinstance(target.op, Concat):
         target = _resolved(ctx, x, target, keep_zero)
     return reshape_to(ctx, x, ctx.as_sizes(target), keep_zero)
 
 
 def _resolved(ctx: NodeContext, x: Value, target: Value, keep_zero: bool) -> Value:
-    """A shape that callers pass at run time, with its 0 and -1 replaced."""
+    """A shape that is known at run time only, with its 0 and -1 replaced."""
     (rank,) = target.shape
     if not keep_zero and rank.is_const:
         own = [*x.shape, *[const(1)] * int(rank.value)][: int(rank.value)]
@@ -105,7 +105,7 @@ def transpose(ctx: NodeContext) -> Value:
 
 def expand(ctx: NodeContext) -> Value:
     x, target = ctx.input(0), ctx.input(1)
-    if ctx.contents(target) is None and isinstance(target.op, Parameter) and target.shape[0].is_const:
+    if ctx.contents(target) is None and not isinstance(target.op, Concat) and target.shape[0].is_const:
         rank = int(target.shape[0].value)
         own = [*[const(1)] * (rank - x.type.rank), *x.shape][-rank:] if rank else []
         target = ctx.binary("max", target, ctx.size_tensor(own))
