@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from tilewright.frontend.onnx.loader import LoadedModel, load_model
 from tilewright.machine.description import Machine
 from tilewright.machine.detect import detect_host
 from tilewright.machine.targets import parse_target, resolve_target
-from tilewright.runtime.artifact import save
+from tilewright.runtime.artifact import Artifact, save
+from tilewright.runtime.artifact import load as load_artifact
+from tilewright.runtime.examples import hints_in
 from tilewright.runtime.executable import Executable, load
 from tilewright.support.cache import Cache, open_cache
-from tilewright.support.errors import SettingsError
+from tilewright.support.errors import ArtifactError, SettingsError
 from tilewright.support.hashing import content_hash, hash_file, hash_tree
 from tilewright.support.progress import Progress, make_progress
 from tilewright.support.settings import Settings, current_settings
@@ -30,7 +33,7 @@ def compile(  # noqa: A001 (the name that users look for)
     *,
     target: str = "cpu",
     dims: Dims | None = None,
-    progress: Progress | None = None,
+    reporter: Progress | None = None,
     **settings: Any,
 ) -> Executable:
     """Compile a model to native code.
@@ -40,20 +43,36 @@ def compile(  # noqa: A001 (the name that users look for)
     settings: any of the settings page, for this call only. Raises a TilewrightError that names the model's node.
     """
     chosen = current_settings().changed(**settings)
+    return Executable(make_artifact(model, target, dims, chosen, reporter).artifact, chosen.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An artifact, and whether it came out of the cache."""
+
+    artifact: Artifact
+    cached: bool
+
+
+def make_artifact(model: Any, target: str, dims: Dims | None, settings: Settings, progress: Progress | None = None) -> Made:
+    """What `compile` compiles, not loaded: it may be for another machine. Raises as `compile` does."""
     machine = target_machine(target)
-    shown = progress or make_progress(chosen.progress)
+    shown = progress or make_progress(settings.progress)
     ranges = {name: dim_range(name, value) for name, value in (dims or {}).items()}
-    cache = open_cache(chosen)
+    cache = open_cache(settings)
     loaded = load_model(model)
-    key = artifact_key(loaded, ranges, machine, chosen) if cache is not None else None
+    key = artifact_key(loaded, ranges, machine, settings) if cache is not None else None
     if cache is not None and key is not None:
         found = cache.get_file(key)
         if found is not None:
-            return load(found, chosen.threads)
-    compiled = compile_loaded(loaded, ranges, machine, chosen, cache, shown)
+            try:
+                return Made(load_artifact(found), True)
+            except ArtifactError:  # the disk has damaged it, or another process has just removed it
+                cache.remove(key)
+    compiled = compile_loaded(loaded, ranges, machine, settings, cache, shown)
     if cache is not None and key is not None:
         keep(compiled, cache, key)
-    return Executable(compiled.artifact, chosen.threads)
+    return Made(compiled.artifact, False)
 
 
 def compile_loaded(
@@ -62,8 +81,17 @@ def compile_loaded(
     """Compile an opened model, and keep everything that was made on the way."""
     with progress.stage("import"):
         module = import_model(loaded, dims).module
-    source = {"source": Path(loaded.source).name, "producer": loaded.proto.producer_name}
-    return compile_module(module, machine, settings, cache, progress, source)
+    return compile_module(module, machine, settings, cache, progress, described(loaded))
+
+
+def described(loaded: LoadedModel) -> dict[str, Any]:
+    """What an artifact says of the model that it was made of."""
+    examples = hints_in({entry.key: entry.value for entry in loaded.proto.metadata_props})
+    return {
+        "source": Path(loaded.source).name,
+        "producer": loaded.proto.producer_name,
+        "examples": {name: {"kind": example.kind, "high": example.high} for name, example in sorted(examples.items())},
+    }
 
 
 def target_machine(target: str) -> Machine:
@@ -87,7 +115,8 @@ def dim_range(name: str, value: int | tuple[int, int] | str | DimRange) -> DimRa
             return dim_range(name, int(low))
         parsed = DimRange(int(low or 0), int(high) if high else None, int(multiple or 1))
     except ValueError:
-        raise SettingsError(f"dim '{name}': {value!r} is not understood", hint="give a number, (low, high) or 'low..high:multiple'") from None
+        hint = "give a number, (low, high) or 'low..high:multiple'"
+        raise SettingsError(f"dim '{name}': {value!r} is not understood", hint=hint) from None
     if parsed.lo < 0 or parsed.multiple < 1 or (parsed.hi is not None and parsed.hi < parsed.lo):
         raise SettingsError(f"dim '{name}': the range {value!r} is empty or negative")
     return parsed

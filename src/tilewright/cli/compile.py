@@ -1,0 +1,101 @@
+"""tilewright compile: a model to an artifact."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.answer import Answer, command
+from tilewright.cli.options import Debug, DimRanges, Json, Model, SetOptions, Target, pairs, settings_for
+from tilewright.cli.tables import facts, size_text, time_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@command
+def compile_model(
+    model: Model,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="OUT.tw", help="The artifact to write.")],
+    target: Target = "cpu",
+    dim: DimRanges = None,
+    set_: SetOptions = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> Answer:
+    """Compile a model to an artifact.
+
+    The artifact is one file with native code and weights. It appears under its name only when it is complete.
+    """
+    path = Path(output)
+    if path.is_dir():
+        raise typer.BadParameter(f"'{output}' is a folder", param_hint="--output")
+    if path.exists() and path.samefile(model):
+        raise typer.BadParameter("it would replace the model", param_hint="--output")
+    settings, dims = settings_for(set_), pairs(dim, "--dim")
+
+    from tilewright.api import make_artifact
+    from tilewright.runtime.artifact import save
+
+    start = time.perf_counter()
+    made = make_artifact(model, target, dims, settings)
+    save(made.artifact, path)
+    data = {
+        "model": model,
+        "output": str(path),
+        "seconds": time.perf_counter() - start,
+        "from_cache": made.cached,
+        "bytes": path.stat().st_size,
+        **summary(made.artifact),
+    }
+    return Answer(data, lambda console: show(console, data))
+
+
+def summary(artifact: Any) -> dict[str, Any]:
+    """Figures of an artifact."""
+    manifest = artifact.manifest
+    return {
+        "target": manifest["target"]["name"],
+        "kernels": len({kernel["symbol"] for kernel in manifest["kernels"]}),
+        "launches": len(manifest["kernels"]),
+        "code_bytes": sum(map(len, artifact.objects.values())) + len(artifact.pool),
+        "weights_bytes": int(artifact.weights.nbytes),
+        "memory_formula": manifest["memory"]["arena"],
+        "inputs": manifest["inputs"],
+        "outputs": manifest["outputs"],
+        "sizes": manifest["sizes"][: manifest["input_sizes"]],
+    }
+
+
+def show(console: Console, data: dict[str, Any]) -> None:
+    formula = data["memory_formula"]
+    memory = size_text(int(formula)) if formula.isdecimal() else f"{formula} bytes"
+    console.print(
+        facts(
+            [
+                ("artifact", f"{data['output']}  {size_text(data['bytes'])}"),
+                ("inputs", ", ".join(map(tensor_text, data["inputs"])) or "none"),
+                ("outputs", ", ".join(map(tensor_text, data["outputs"]))),
+                ("sizes", ", ".join(map(range_text, data["sizes"])) or "all fixed"),
+                ("target", data["target"]),
+                ("kernels", f"{data['kernels']}, launched {data['launches']} times"),
+                ("code", size_text(data["code_bytes"])),
+                ("weights", size_text(data["weights_bytes"])),
+                ("working memory", memory),
+                ("time", time_text(data["seconds"]) + (", from the cache" if data["from_cache"] else "")),
+            ]
+        )
+    )
+
+
+def tensor_text(entry: dict[str, Any]) -> str:
+    return f"{entry['name']}: {entry['dtype']}[{', '.join(entry['shape'])}]"
+
+
+def range_text(size: dict[str, Any]) -> str:
+    multiple = f", a multiple of {size['multiple']}" if size["multiple"] > 1 else ""
+    top = f" to {size['hi']}" if size["hi"] is not None else " up"
+    return f"{size['name']} from {size['lo'] or 0}{top}{multiple}"

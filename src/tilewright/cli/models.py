@@ -1,0 +1,153 @@
+"""Opening what the user names: a model, which is compiled, or an artifact; and inputs for it."""
+
+from __future__ import annotations
+
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+from tilewright.cli.options import pairs
+from tilewright.runtime.artifact import MAGIC, Artifact
+from tilewright.runtime.artifact import load as load_artifact
+from tilewright.runtime.examples import Example, draw_inputs
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, as_array, solve_sizes
+from tilewright.support.errors import InputError, ModelError
+from tilewright.support.settings import Settings
+
+BATCH = 1  # size of a symbolic first axis when nobody says one
+OTHER = 64  # size of other symbolic axes
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model ready to run. `seconds`: to compile, or to load. `cached`: nothing had to be compiled."""
+
+    executable: Executable
+    artifact: Artifact
+    seconds: float
+    cached: bool
+
+
+def is_artifact(path: str) -> bool:
+    """Whether the file is an artifact, by its first bytes. Raises ModelError when it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(MAGIC) - 1) == MAGIC[:-1]
+    except OSError as error:
+        raise ModelError(f"'{path}' cannot be opened: {error.strerror}", hint="check the path of the model") from None
+
+
+def open_model(path: str, target: str, dims: Mapping[str, str], settings: Settings) -> Opened:
+    """Load an artifact, or compile a model."""
+    start = time.perf_counter()
+    if is_artifact(path):
+        if target != "cpu" or dims:
+            raise typer.BadParameter("an artifact is already compiled for its target and dims", param_hint="--target, --dim")
+        artifact, cached = load_artifact(path), True
+    else:
+        from tilewright.api import make_artifact
+
+        made = make_artifact(path, target, dims, settings)
+        artifact, cached = made.artifact, made.cached
+    executable = Executable(artifact, settings.threads)
+    return Opened(executable, artifact, time.perf_counter() - start, cached)
+
+
+def size_name(name: str) -> str:
+    """A dim's name as sizes are called: an identifier."""
+    text = "".join(c if c.isalnum() else "_" for c in name)
+    return f"n{text}" if text[:1].isdigit() else text
+
+
+def chosen_sizes(executable: Executable, given: Mapping[str, int]) -> dict[str, int]:
+    """A value for each symbolic dim of the inputs: as given, else one that suits it. Raises InputError for a dim that does not exist."""
+    axes: dict[str, int] = {}
+    for spec in executable.inputs:
+        for axis, dim in enumerate(spec.shape):
+            for name in dim.names:
+                axes[name] = min(axis, axes.get(name, axis))
+    named = {size_name(name): value for name, value in given.items()}
+    unknown = [name for name in given if size_name(name) not in axes]
+    if unknown:
+        known = ", ".join(axes) or "none: all sizes are fixed"
+        raise InputError(f"the model has no symbolic dim '{unknown[0]}'", hint=f"its symbolic dims are {known}")
+    ranges = {size.name: size for size in executable.sizes}
+    return {name: named.get(name, suiting(ranges.get(name), BATCH if axis == 0 else OTHER)) for name, axis in axes.items()}
+
+
+def suiting(size: SizeSpec | None, wished: int) -> int:
+    """The size nearest to `wished` that the range allows."""
+    if size is None:
+        return wished
+    low = max(1, size.lo or 0)
+    value = min(max(wished, low), size.hi if size.hi is not None else max(wished, low))
+    return max(value // size.multiple, -(-low // size.multiple)) * size.multiple
+
+
+def hints_of(artifact: Artifact) -> dict[str, Example]:
+    """What the model says of meaningful inputs."""
+    entries = artifact.manifest.get("model", {}).get("examples", {})
+    return {name: Example(entry["kind"], entry["high"]) for name, entry in entries.items()}
+
+
+def example_inputs(opened: Opened, sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
+    """Random inputs of the given sizes."""
+    return draw_inputs(opened.executable.inputs, sizes, hints_of(opened.artifact), seed)
+
+
+def read_inputs(texts: Sequence[str] | None, specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Arrays of `--input name=file.npy`, and of `--input file.npz` with all inputs by name."""
+    files: dict[str, Array] = {}
+    for text in texts or ():
+        if "=" in text:
+            for name, path in pairs([text], "--input").items():
+                files[name] = _read(path, name)
+        else:
+            archive = _load(text)
+            if not hasattr(archive, "files"):
+                raise typer.BadParameter(f"'{text}' holds one array: say of which input, as in x={text}", param_hint="--input")
+            files.update({name: archive[name] for name in archive.files})
+    types = {spec.name: spec.dtype for spec in specs}
+    # NumPy's files know no bfloat16 and the like: their elements come back as raw bytes
+    return {name: a.view(types[name]) if a.dtype.kind == "V" and name in types else a for name, a in files.items()}
+
+
+def _read(path: str, name: str) -> Array:
+    found = _load(path)
+    if not hasattr(found, "files"):
+        return np.asarray(found)
+    if name in found.files or len(found.files) == 1:
+        return np.asarray(found[name if name in found.files else found.files[0]])
+    raise InputError(f"'{path}' holds no array '{name}'", hint=f"it holds {', '.join(found.files)}")
+
+
+def _load(path: str) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be opened: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        raise InputError(f"'{path}' is no NumPy file of numbers", hint="write it with np.save or np.savez") from None
+
+
+def complete_inputs(opened: Opened, given: Mapping[str, Array], dims: Mapping[str, int], seed: int) -> dict[str, Array]:
+    """The given inputs, and random ones for those not given, of sizes that fit the given ones. Raises InputError as running does."""
+    executable = opened.executable
+    unknown = [name for name in given if name not in {spec.name for spec in executable.inputs}]
+    if unknown:
+        names = ", ".join(spec.name for spec in executable.inputs)
+        raise InputError(f"the model has no input '{unknown[0]}'", hint=f"its inputs are {names}")
+    known = [spec for spec in executable.inputs if spec.name in given]
+    implied = solve_sizes([as_array(given[spec.name], spec) for spec in known], known, executable.sizes)
+    for name, value in dims.items():
+        if implied.get(size_name(name), value) != value:
+            raise InputError(f"dim '{name}' is to be {value}, but the inputs given say {implied[size_name(name)]}")
+    sizes = chosen_sizes(executable, {**dims, **implied})
+    return {**example_inputs(opened, sizes, seed), **given}

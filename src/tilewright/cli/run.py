@@ -1,0 +1,122 @@
+"""tilewright run: a model or an artifact, once."""
+
+from __future__ import annotations
+
+import time
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.answer import Answer, command
+from tilewright.cli.options import Debug, DimSizes, Json, ModelOrArtifact, Seed, SetOptions, Target, dim_sizes, settings_for
+from tilewright.cli.tables import facts, table, time_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+    from tilewright.runtime.specs import Array
+
+SHOWN = 6  # elements of each output
+
+
+@command
+def run(
+    model: ModelOrArtifact,
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="An input; or a file.npz with several by name. Others are random."),
+    ] = None,
+    dim: DimSizes = None,
+    seed: Seed = 0,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="OUT.npz", help="Write the outputs to a file.")] = None,
+    target: Target = "cpu",
+    set_: SetOptions = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> Answer:
+    """Run a model or an artifact once.
+
+    Inputs that are not given are random, the same for the same seed.
+    """
+    sizes, settings = dim_sizes(dim), settings_for(set_)
+    if output is not None and Path(output).is_dir():
+        raise typer.BadParameter(f"'{output}' is a folder", param_hint="--output")
+
+    from tilewright.cli.models import complete_inputs, open_model, read_inputs
+
+    opened = open_model(model, target, {}, settings)
+    arrays = read_inputs(given, opened.executable.inputs)
+    inputs = complete_inputs(opened, arrays, sizes, seed)
+    start = time.perf_counter()
+    results = opened.executable.run(inputs)
+    seconds = time.perf_counter() - start
+    if output is not None:
+        write_arrays(Path(output), results)
+    data = {
+        "model": model,
+        "seed": seed,
+        "inputs": [{"name": n, "dtype": a.dtype.name, "shape": list(a.shape), "random": n not in arrays} for n, a in inputs.items()],
+        "outputs": [described(name, array) for name, array in results.items()],
+        "seconds": {"open": opened.seconds, "run": seconds},
+        "from_cache": opened.cached,
+        "threads": opened.executable.threads,
+        "output": output,
+    }
+    return Answer(data, lambda console: show(console, data))
+
+
+def described(name: str, array: Array) -> dict[str, Any]:
+    """Shape, dtype and statistics of one output; NaNs and infinities are counted, and left out of the rest."""
+    import numpy as np
+
+    entry: dict[str, Any] = {"name": name, "dtype": array.dtype.name, "shape": list(array.shape)}
+    if array.dtype.kind in "OSUT":
+        return {**entry, "first": [str(item) for item in array.reshape(-1)[:SHOWN]]}
+    numbers = array.reshape(-1)
+    numbers = np.abs(numbers) if numbers.dtype.kind == "c" else numbers
+    values = numbers.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    statistics = {"min": finite.min(), "max": finite.max(), "mean": finite.mean(), "std": finite.std()} if finite.size else {}
+    first = [item.item() if array.dtype.kind in "biu" else float(f"{float(item):.6g}") for item in numbers[:SHOWN]]
+    return {**entry, **statistics, "nan": int(np.isnan(values).sum()), "inf": int(np.isinf(values).sum()), "first": first}
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """An .npz file of arrays whose names may be anything; complete or not there."""
+    import numpy as np
+
+    from tilewright.support.atomic import atomic_write
+
+    with atomic_write(path, durable=False) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
+
+
+def show(console: Console, data: dict[str, Any]) -> None:
+    inputs = ((i["name"], i["dtype"], i["shape"], "random" if i["random"] else "given") for i in data["inputs"])
+    console.print(table(("input", "dtype", "shape", ""), inputs))
+    figures = ("min", "max", "mean", "std")
+    rows = (
+        (
+            o["name"],
+            o["dtype"],
+            o["shape"],
+            *(f"{o[name]:.5g}" if name in o else "" for name in figures),
+            f"{o['nan']} NaN, {o['inf']} inf" if o.get("nan") or o.get("inf") else "",
+            ", ".join(f"{item:.5g}" if isinstance(item, float) else str(item) for item in o["first"]),
+        )
+        for o in data["outputs"]
+    )
+    console.print(table(("output", "dtype", "shape", *figures, "", "first elements"), rows, right=(3, 4, 5, 6)))
+    seconds = data["seconds"]
+    lines = [
+        ("loaded" if data["from_cache"] else "compiled", time_text(seconds["open"])),
+        ("run", f"{time_text(seconds['run'])}, the first call, {data['threads']} threads"),
+        *([("written", data["output"])] if data["output"] else []),
+    ]
+    console.print(facts(lines))
