@@ -250,3 +250,23 @@ def written_in_full(nest: Nest, buffer: Buffer) -> bool:
         ):
             return True
     return False
+
+
+def check_locals(nest: Nest) -> None:
+    """Refuses when a local buffer is used both inside and outside a parallel loop: each iteration has a local buffer of its own."""
+    local = [buffer for buffer in nest.kernel.scratch if buffer.scope == "local"]
+    if not local or not any(placed.stmt.kind == "parallel" for placed in nest.loops.values()):
+        return
+    for buffer in local:
+        around: dict[tuple[For, ...], str] = {}
+        for name in (*nest.writers(buffer), *nest.readers(buffer)):
+            around.setdefault(tuple(lp for lp in nest.blocks[name].around if lp.kind == "parallel"), name)
+        if len(around) > 1:
+            (some, first), (others, second) = list(around.items())[:2]
+            loop = next(lp for lp in (*some, *others) if lp not in some or lp not in others)
+            inside, outside = (first, second) if loop in some else (second, first)
+            refuse(
+                f"local {buffer.name} is private to each iteration of the parallel loop '{loop.var.name}', where block '{inside}' "
+                f"uses it, and block '{outside}' uses it outside",
+                "compute both blocks under the loop before making it parallel",
+            )

@@ -143,6 +143,11 @@ def _check_reorder(nest: Nest, chain: list[For]) -> None:
         idle = [loop.var.name for loop in chain if loop.var not in used and not (loop.extent.is_const and loop.extent.value == 1)]
         if idle and reduction_loops(block):
             refuse(f"block '{block.stmt.name}' is reduced anew in each iteration of '{idle[0]}'")
+        # The init runs where all reduction iters are 0, which must stay the first point of each element that is visited.
+        spatial = free_vars(*(b for it, b in zip(block.stmt.iters, block.stmt.bindings, strict=True) if it.kind == "spatial"))
+        mixed = [loop.var.name for loop in chain if loop.var in spatial and loop.var in reduction_loops(block)]
+        if mixed and block.stmt.init is not None:
+            refuse(f"'{mixed[0]}' is both a reduction loop and a spatial loop of block '{block.stmt.name}'", "reorder before fusing")
     if len(inside) < 2:
         return
     names = [block.stmt.name for block in inside]

@@ -20,6 +20,7 @@ from tilewright.kernel.nodes import Kernel, Scope
 from tilewright.kernel.schedule import caching, layout, loop, padding, placement, reduction
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.layout import PackedLayout
+from tilewright.kernel.schedule.legality import check_locals
 from tilewright.kernel.schedule.loop_tree import loop_tree
 from tilewright.kernel.schedule.nest import Nest, Refused
 from tilewright.kernel.schedule.trace import Instruction, Trace, freeze
@@ -78,7 +79,9 @@ class Schedule:
             change = primitive(self.nest.for_one_change(), *args, **attrs)
             step = Instruction(name, tuple(args), freeze(attrs), change.results)
             layouts = self.layouts if change.layout is None else (*self.layouts, change.layout)
-            return Schedule(change.kernel, self.trace.then(step), layouts), change.results
+            result = Schedule(change.kernel, self.trace.then(step), layouts)
+            check_locals(result.nest)
+            return result, change.results
         except Refused as refusal:
             shown = ", ".join([*map(repr, args), *(f"{key}={value!r}" for key, value in attrs.items())])
             kernel = self.kernel
