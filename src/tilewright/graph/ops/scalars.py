@@ -127,7 +127,7 @@ def _sigmoid_array(x: Any) -> Any:
 
 
 def _erf_array(x: Any) -> Any:
-    return np.frompyfunc(math.erf, 1, 1)(x).astype(np.float64) if x.size else x
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64) if x.size else x
 
 
 def _divisor(b: Expr) -> Expr:
