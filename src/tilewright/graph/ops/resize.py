@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +26,7 @@ from tilewright.graph.ops.resize_axis import (
 from tilewright.graph.shapes import format_shape
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, call, cast, const, logical_or, maximum, minimum, select
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, tensor
 from tilewright.kernel.builder import KernelBuilder, Tensor
 from tilewright.support.errors import TypeRuleError
 
@@ -36,9 +36,10 @@ _F32 = dtypes.float32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resize(Operator):
-    """(x) -> x interpolated to the shape `sizes`. `scales` gives the ratio of each axis as the model states it, None where it is the ratio
-    of the sizes. `mode`, `coordinate` (COORDINATES), `nearest` (NEAREST), `cubic_a`, `exclude_outside`, `antialias` are as in ONNX;
-    `extrapolation` fills what tf_crop_and_resize takes from outside, `roi` is (starts..., ends...) or empty. Interpolates in float32."""
+    """(x, *operands) -> x interpolated to the shape `sizes`. `scales` gives the ratio of each axis as the model states it, None where it
+    is that of the sizes. `mode`, `coordinate` (COORDINATES), `nearest` (NEAREST), `cubic_a`, `exclude_outside`, `antialias` are as in ONNX;
+    `extrapolation` fills what tf_crop_and_resize takes from outside, `roi` is (starts..., ends...) or empty. Interpolates in float32.
+    What is known only at run time is an operand, named in `given`: "scales" float32 [rank], "roi" float32 [2 * rank]."""
 
     name: ClassVar[str] = "resize"
     sizes: tuple[Expr, ...]
@@ -51,10 +52,11 @@ class Resize(Operator):
     antialias: bool = False
     extrapolation: float = 0.0
     roi: tuple[float, ...] = ()
+    given: tuple[str, ...] = ()
 
     def infer(self, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
-        expect_inputs("resize", inputs, 1)
-        (x,) = inputs
+        expect_inputs("resize", inputs, 1 + len(self.given))
+        x, *operands = inputs
         if not len(self.sizes) == len(self.scales) == x.rank or len(self.roi) not in (0, 2 * x.rank):
             raise TypeRuleError(f"resize: {format_shape(x.shape)} needs {x.rank} sizes and scales")
         for what, value, allowed in (
@@ -64,26 +66,34 @@ class Resize(Operator):
         ):
             if value not in allowed:
                 raise TypeRuleError(f"resize: there is no {what} {value!r}", why=f"it is one of {', '.join(allowed)}")
+        for name, operand in zip(self.given, operands, strict=True):
+            if name not in ("scales", "roi") or operand != tensor(_F32, (x.rank if name == "scales" else 2 * x.rank,)):
+                raise TypeRuleError(f"resize: the operand {name} is {operand!r}")
         if any(scale is not None and scale <= 0 for scale in self.scales):
             raise TypeRuleError(f"resize: the scales {self.scales} are not positive")
         if self.mode != "nearest" and x.dtype.kind not in ("float", "int", "uint"):
             raise TypeRuleError(f"resize of {x.dtype} by interpolation is not defined")
         return (TensorType(x.dtype, self.sizes),)
 
-    def _axes(self, shape: tuple[Expr, ...]) -> list[Axis]:
+    def _axes(self, shape: tuple[Expr, ...], operands: dict[str, list[float] | list[Expr]]) -> list[Axis]:
+        """What happens to each axis; `operands` are the elements of those given."""
         rank = len(shape)
-        rois = [(self.roi[a], self.roi[rank + a]) if self.roi else (0.0, 1.0) for a in range(rank)]
-        axes = [Axis(n, m, scale, self.coordinate, roi) for n, m, scale, roi in zip(shape, self.sizes, self.scales, rois)]
-        plain = [axis.roi == (0.0, 1.0) and axis.scale in (None, 1.0) for axis in axes]
-        return [Axis(a.source, a.target, None, "asymmetric") if p and a.source is a.target else a for a, p in zip(axes, plain)]
+        axes = []
+        for a, (n, m) in enumerate(zip(shape, self.sizes, strict=True)):
+            scale = operands["scales"][a] if "scales" in operands else self.scales[a]
+            roi: Sequence[float] | Sequence[Expr] = operands.get("roi") or self.roi or (*[0.0] * rank, *[1.0] * rank)
+            untouched = n is m and scale in (None, 1.0) and (roi[a], roi[rank + a]) == (0.0, 1.0)
+            axes.append(Axis(n, m, None, "asymmetric") if untouched else Axis(n, m, scale, self.coordinate, (roi[a], roi[rank + a])))
+        return axes
 
     @property
     def _support(self) -> int:
         return 1 if self.mode == "linear" else 2
 
     def reference(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
-        (x,) = inputs
-        axes = self._axes(tuple(const(n) for n in x.shape))
+        x, *operands = inputs
+        values = {name: [float(v) for v in array] for name, array in zip(self.given, operands, strict=True)}
+        axes = self._axes(tuple(const(n) for n in x.shape), {**values})
         result = x if self.mode == "nearest" else x.astype(np.float64)
         for a, axis in enumerate(axes):
             if axis.is_identity:
@@ -104,8 +114,9 @@ class Resize(Operator):
         return (np.ascontiguousarray(cast_array(result.astype(np.float32), dtypes.from_numpy(x.dtype), False)),)
 
     def define(self, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        (x,) = inputs
-        axes = self._axes(x.shape)
+        x, *operands = inputs
+        elements = {name: [t[const(i)] for i in range(int(t.shape[0].value))] for name, t in zip(self.given, operands, strict=True)}
+        axes = self._axes(x.shape, {**elements})
         if self.mode == "nearest":
             return (self._nearest(k, x, axes),)
         if self.mode == "linear" and not self.antialias and not self.exclude_outside:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.graph.shapes import dims_equal
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, call, cast, ceildiv, const, maximum, minimum, select
+from tilewright.ir.expr import Expr, as_expr, call, cast, ceildiv, const, maximum, minimum, select
 from tilewright.kernel.builder import KernelBuilder, Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -26,14 +26,14 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """`source` elements become `target`; `scale` is their ratio where the model gives it as a number; `roi` the part of the source that
-    tf_crop_and_resize takes."""
+    """`source` elements become `target`; `scale` is their ratio where the model gives it, as a number or a float32 scalar at run time;
+    `roi` the part of the source that tf_crop_and_resize takes, likewise."""
 
     source: Expr
     target: Expr
-    scale: float | None
+    scale: float | Expr | None
     coordinate: str
-    roi: tuple[float, float] = (0.0, 1.0)
+    roi: tuple[float | Expr, float | Expr] = (0.0, 1.0)
 
     @property
     def is_identity(self) -> bool:
@@ -46,7 +46,7 @@ def _number(e: Expr) -> Expr:
 
 def _ratio(axis: Axis) -> Expr:
     if axis.scale is not None:
-        return const(axis.scale, _F32)
+        return as_expr(axis.scale, _F32)
     return _number(axis.target) / _number(axis.source)
 
 
@@ -65,7 +65,7 @@ def position(axis: Axis, i: Expr) -> Expr:
             adjustment = _number(axis.target) / (scale * _number(axis.source))
             return half * _number(axis.source) * (one - adjustment) + (x + half) / scale - half
         case "tf_crop_and_resize":
-            start, end = (const(v, _F32) for v in axis.roi)
+            start, end = (as_expr(v, _F32) for v in axis.roi)
             spread = start * last + x * (end - start) * last / _number(maximum(axis.target - 1, const(1)))
             return select(axis.target > 1, spread, half * (start + end) * last)
         case _:
@@ -77,7 +77,7 @@ def position_array(axis: Axis) -> Array:
     n, m = int(axis.source.value), int(axis.target.value)
     x = np.arange(m).astype(np.float32)
     f32 = np.float32
-    scale = f32(axis.scale) if axis.scale is not None else f32(m) / f32(max(n, 1))
+    scale = f32(axis.scale) if isinstance(axis.scale, float) else f32(m) / f32(max(n, 1))
     half, last = f32(0.5), f32(n - 1)
     match axis.coordinate:
         case "asymmetric":
@@ -112,6 +112,8 @@ _ROUND_ARRAY: dict[str, Callable[[Array], Array]] = {
 
 def _integer_factor(axis: Axis) -> tuple[int, int] | None:
     """(up, down): the target is the source times `up` over `down`, both known and one of them 1."""
+    if isinstance(axis.scale, Expr):
+        return None
     if axis.source.is_const and axis.target.is_const:
         n, m = int(axis.source.value), int(axis.target.value)
         if n and m % n == 0:
@@ -120,7 +122,7 @@ def _integer_factor(axis: Axis) -> tuple[int, int] | None:
             factor = (1, n // m)
         else:
             return None
-    elif axis.scale is not None and axis.scale >= 1 and float(axis.scale).is_integer():
+    elif isinstance(axis.scale, float) and axis.scale >= 1 and axis.scale.is_integer():
         factor = (int(axis.scale), 1)
         if not dims_equal(axis.source * factor[0], axis.target):
             return None
@@ -168,10 +170,11 @@ def cubic(x: Any, a: float, absolute: Callable[[Any], Any], choose: Callable[[An
 
 
 def taps(axis: Axis, support: int, antialias: bool) -> Expr:
-    """How many source elements an element of the result may depend on: `support` on each side, more when shrinking with antialias."""
+    """How many source elements an element of the result may depend on: `support` on each side, more when shrinking with antialias. A scale
+    that is not known is at least the ratio of the sizes."""
     if not antialias:
         return const(2 * support)
-    if axis.scale is not None:
+    if isinstance(axis.scale, float):
         return const(2 * math.ceil(support * max(1.0, 1.0 / axis.scale)))
     return maximum(const(support), ceildiv(axis.source * support, axis.target)) * 2
 
@@ -205,7 +208,7 @@ def weight_tables(
 def weight_matrix(axis: Axis, support: int, cubic_a: float, exclude: bool, antialias: bool) -> Array:
     """The resize of one axis as a float64 matrix [target, source]."""
     n, m = int(axis.source.value), int(axis.target.value)
-    scale = axis.scale if axis.scale is not None else m / max(n, 1)
+    scale = axis.scale if isinstance(axis.scale, float) else m / max(n, 1)
     ratio = min(scale, 1.0) if antialias else 1.0
     count = int(taps(axis, support, antialias).value)
     matrix = np.zeros((m, n))

@@ -53,10 +53,6 @@ def forest_of(ctx: NodeContext) -> Forest:
     """The tables of TreeEnsemble, version 5."""
     feature = _array(ctx, "nodes_featureids", np.int32)
     n = len(feature)
-    sides = []
-    for side in ("true", "false"):
-        ids, leaf = _array(ctx, f"nodes_{side}nodeids", np.int64), _array(ctx, f"nodes_{side}leafs", np.bool_)
-        sides.append(np.where(leaf, -1 - ids, ids).astype(np.int32))
     targets = _array(ctx, "leaf_targetids", np.int32)
     weights, splits = np.asarray(ctx.require("leaf_weights")), np.asarray(ctx.require("nodes_splits"))
     mode = np.asarray(ctx.require("nodes_modes")).reshape(-1).astype(np.int8)
@@ -65,7 +61,8 @@ def forest_of(ctx: NodeContext) -> Forest:
         _array(ctx, "tree_roots", np.int32),
         feature,
         splits.reshape(-1),
-        *sides,
+        _children(ctx, "true"),
+        _children(ctx, "false"),
         mode,
         _array(ctx, "nodes_missing_value_tracks_true", np.bool_, n),
         np.arange(len(targets) + 1, dtype=np.int32),
@@ -74,6 +71,11 @@ def forest_of(ctx: NodeContext) -> Forest:
         begin,
         members,
     )
+
+
+def _children(ctx: NodeContext, side: str) -> Array:
+    ids, leaf = _array(ctx, f"nodes_{side}nodeids", np.int64), _array(ctx, f"nodes_{side}leafs", np.bool_)
+    return np.where(leaf, -1 - ids, ids).astype(np.int32)
 
 
 def _members(ctx: NodeContext, mode: Array) -> tuple[Array | None, Array | None]:
@@ -123,7 +125,8 @@ def old_forest_of(ctx: NodeContext, prefix: str) -> Forest:
         np.array(list(roots.values()), np.int32),
         _array(ctx, "nodes_featureids", np.int32, n)[rows],
         splits[rows],
-        *sides,
+        sides[0],
+        sides[1],
         np.array([_BRANCHES[modes[i]] for i in rows], np.int8),
         _array(ctx, "nodes_missing_value_tracks_true", np.bool_, n)[rows],
         begin,

@@ -1,7 +1,190 @@
-"""Importers of ONNX operators: vision."""
+"""Importers of image operators: Resize, Upsample, sampling and cropping."""
 
 from __future__ import annotations
 
-from tilewright.frontend.onnx.context import Table
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
-IMPORTERS: Table = {}
+import numpy as np
+
+from tilewright.frontend.onnx.context import NodeContext, Table
+from tilewright.graph.node import Value
+from tilewright.graph.ops import Concat, Resize
+from tilewright.graph.shapes import canonical
+from tilewright.ir import dtypes
+from tilewright.ir.expr import Expr, const, floordiv
+from tilewright.support.errors import ModelError
+
+MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "cubic": "cubic", "bicubic": "cubic"}
+LIMIT = 1 << 16  # scales are rationals with a denominator up to this
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The shape of the result; the scales by which it is reached, None where they are quotients of dims; or the scales as a float32 tensor
+    for all axes, when they are known only at run time."""
+
+    sizes: tuple[Expr, ...]
+    scales: tuple[float | None, ...]
+    tensor: Value | None = None
+
+
+def resize(ctx: NodeContext) -> Value:
+    """Opset 10 takes (x, scales); from 11 on (x, roi, scales, sizes), one of the last two given; from 18 on for `axes` only."""
+    x = ctx.input(0)
+    mode = _mode(ctx)
+    rank = x.type.rank
+    if ctx.version < 11:
+        return _resized(ctx, x, _by_scales(ctx, x, 1, list(range(rank))), mode, "asymmetric", "floor")
+    axes = [ctx.axis(a, rank) for a in ctx.attribute("axes") or range(rank)]
+    given = ctx.optional(3)
+    by_sizes = given is not None and given.shape != (const(0),)
+    target = _by_sizes(ctx, x, ctx.input(3), axes) if by_sizes else _by_scales(ctx, x, 2, axes)
+    coordinate = ctx.attribute("coordinate_transformation_mode", "half_pixel")
+    nearest = ctx.attribute("nearest_mode", "round_prefer_floor")
+    if coordinate == "tf_half_pixel_for_nn":
+        coordinate, nearest = "half_pixel", "floor"
+    return _resized(ctx, x, target, mode, coordinate, nearest, axes)
+
+
+def _resized(ctx: NodeContext, x: Value, target: Target, mode: str, coordinate: str, nearest: str, axes: Sequence[int] = ()) -> Value:
+    roi, roi_tensor = _roi(ctx, x.type.rank, axes) if coordinate == "tf_crop_and_resize" else ((), None)
+    operands = {"scales": target.tensor, "roi": roi_tensor}
+    present = {name: value for name, value in operands.items() if value is not None}
+    op = Resize(
+        target.sizes,
+        target.scales,
+        mode,
+        coordinate,
+        nearest,
+        float(ctx.attribute("cubic_coeff_a", -0.75)),
+        bool(ctx.attribute("exclude_outside", 0)),
+        bool(ctx.attribute("antialias", 0)),
+        float(ctx.attribute("extrapolation_value", 0.0)),
+        roi,
+        tuple(present),
+    )
+    return ctx.one(op, x, *present.values())
+
+
+def _mode(ctx: NodeContext) -> str:
+    mode = ctx.attribute("mode", "nearest")
+    if mode not in MODES:
+        raise ModelError(f"{ctx.op_type} has the mode '{mode}'", where=ctx.where, why=f"it is one of {', '.join(MODES)}")
+    return MODES[mode]
+
+
+def _roi(ctx: NodeContext, rank: int, axes: Sequence[int]) -> tuple[tuple[float, ...], Value | None]:
+    """The region as numbers, or as a tensor for all axes."""
+    known = ctx.constant_of(1)
+    if known is None:
+        given = ctx.cast(ctx.input(1), dtypes.float32)
+        starts = _for_all_axes(ctx, given, 0, axes, rank, 0.0)
+        return (), ctx.one(Concat(0), starts, _for_all_axes(ctx, given, len(axes), axes, rank, 1.0))
+    first, last = [0.0] * rank, [1.0] * rank
+    for i, axis in enumerate(axes):
+        first[axis], last[axis] = float(known[i]), float(known[len(axes) + i])
+    return (*first, *last), None
+
+
+def _for_all_axes(ctx: NodeContext, given: Value, begin: int, axes: Sequence[int], rank: int, default: float) -> Value:
+    """Elements begin.. of a vector at the places of `axes`, a default at those of the other axes."""
+    rest = ctx.constant(np.full(1, default, np.float32))
+    parts = [ctx.slice_axis(given, 0, begin + axes.index(a), 1) if a in axes else rest for a in range(rank)]
+    return ctx.one(Concat(0), *parts)
+
+
+def _by_sizes(ctx: NodeContext, x: Value, given: Value, axes: Sequence[int]) -> Target:
+    """By a tensor of sizes, perhaps with one scale for all axes that keeps the aspect ratio."""
+    rank = x.type.rank
+    wanted = [canonical(e) for e in ctx.as_sizes(given, f"{ctx.node.output[0]}_size")]
+    if len(wanted) != len(axes):
+        raise ModelError(f"Resize of {len(axes)} axes is given {len(wanted)} sizes", where=ctx.where)
+    sizes = list(x.shape)
+    policy = ctx.attribute("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        for axis, size in zip(axes, wanted, strict=True):
+            sizes[axis] = size
+        return Target(tuple(sizes), (None,) * rank)
+    if policy not in ("not_larger", "not_smaller"):
+        raise ModelError(f"Resize has the keep_aspect_ratio_policy '{policy}'", where=ctx.where)
+    dims = [x.shape[axis] for axis in axes]
+    if all(e.is_const for e in (*dims, *wanted)):
+        ratios = [size.value / dim.value for size, dim in zip(wanted, dims, strict=True)]
+        ratio = float(min(ratios) if policy == "not_larger" else max(ratios))
+        scales: list[float | None] = [None] * rank
+        for axis, dim in zip(axes, dims, strict=True):
+            sizes[axis], scales[axis] = const(int(np.floor(ratio * dim.value + 0.5))), ratio
+        return Target(tuple(sizes), tuple(scales))
+    lengths = ctx.cast(ctx.size_tensor(dims), dtypes.float32)
+    quotients = ctx.binary("div", ctx.cast(ctx.size_tensor(wanted), dtypes.float32), lengths)
+    one = ctx.reduce("min" if policy == "not_larger" else "max", quotients, (0,))
+    rounded = ctx.unary("floor", ctx.binary("add", ctx.binary("mul", lengths, one), 0.5))
+    found = _bound(ctx, rounded, x, axes)
+    return Target(found, (None,) * rank, _for_all_axes(ctx, ctx.broadcast(one, (len(axes),)), 0, axes, rank, 1.0))
+
+
+def _bound(ctx: NodeContext, numbers: Value, x: Value, axes: Sequence[int]) -> tuple[Expr, ...]:
+    """The shape of x with the sizes of `axes` read from a float tensor at run time."""
+    whole = ctx.cast(numbers, dtypes.int64)
+    sizes = list(x.shape)
+    for i, axis in enumerate(axes):
+        sizes[axis] = ctx.as_size(ctx.slice_axis(whole, 0, i, 1), f"{ctx.node.output[0]}_size_{i}")
+    return tuple(sizes)
+
+
+def _by_scales(ctx: NodeContext, x: Value, index: int, axes: Sequence[int]) -> Target:
+    """By a tensor of scales: sizes are floor(dim * scale)."""
+    known = ctx.constant_of(index)
+    if known is not None:
+        return scaled_shape(ctx, x, [float(s) for s in known.reshape(-1)], axes)
+    given = ctx.cast(ctx.input(index), dtypes.float32)
+    dims = ctx.cast(ctx.size_tensor([x.shape[a] for a in axes]), dtypes.float32)
+    rank = x.type.rank
+    sizes = _bound(ctx, ctx.unary("floor", ctx.binary("mul", dims, given)), x, axes)
+    return Target(sizes, (None,) * rank, _for_all_axes(ctx, given, 0, axes, rank, 1.0))
+
+
+def scaled_shape(ctx: NodeContext, x: Value, factors: Sequence[float], axes: Sequence[int]) -> Target:
+    """The shape of x after `axes` are scaled by known factors."""
+    if len(factors) != len(axes):
+        raise ModelError(f"{ctx.op_type} of {len(axes)} axes is given {len(factors)} scales", where=ctx.where)
+    sizes = list(x.shape)
+    scales: list[float | None] = [None] * x.type.rank
+    for axis, factor in zip(axes, factors, strict=True):
+        sizes[axis] = scaled_dim(x.shape[axis], factor)
+        scales[axis] = float(factor)
+    return Target(tuple(sizes), tuple(scales))
+
+
+def scaled_dim(dim: Expr, factor: float) -> Expr:
+    """floor(dim * factor), for a float32 factor. Symbolic dims multiply by the simplest fraction that is the factor in float32."""
+    if dim.is_const:
+        return const(int(np.floor(np.float32(dim.value) * np.float32(factor))))
+    numerator, denominator = _fraction(factor)
+    return canonical(floordiv(dim * numerator, const(denominator)))
+
+
+def _fraction(factor: float) -> tuple[int, int]:
+    single = np.float32(factor)
+    for limit in (1, 16, 1024, LIMIT):
+        simple = Fraction(float(single)).limit_denominator(limit)
+        if np.float32(float(simple)) == single:
+            return simple.numerator, simple.denominator
+    exact = Fraction(float(single))
+    return exact.numerator, exact.denominator
+
+
+def upsample(ctx: NodeContext) -> Value:
+    """Upsample (opsets 7 to 9): scales by attribute, then by input."""
+    x = ctx.input(0)
+    axes = list(range(x.type.rank))
+    target = scaled_shape(ctx, x, ctx.require("scales"), axes) if ctx.version < 9 else _by_scales(ctx, x, 1, axes)
+    return _resized(ctx, x, target, _mode(ctx), "asymmetric", "floor")
+
+
+IMPORTERS: Table = {
+    ("", "Resize"): resize,
+    ("", "Upsample"): upsample,
+}

@@ -1,0 +1,179 @@
+"""Importers of operators that onnxruntime's quantizer writes (com.microsoft): products and layers of integers.
+
+Elementwise operators on quantized tensors (QLinearAdd and the like) become dequantization, the float operator, and quantization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from tilewright.frontend.onnx.context import NodeContext, Table
+from tilewright.frontend.onnx.operators import matmul
+from tilewright.frontend.onnx.operators.pooling import average_pool
+from tilewright.frontend.onnx.operators.quantization import integer_product, is_zero
+from tilewright.frontend.onnx.operators.recurrent import activations, direction
+from tilewright.frontend.onnx.operators.reduction import mean_over
+from tilewright.graph.node import Value
+from tilewright.graph.ops import Concat, Dequantize, DynamicQuantize, Quantize, QuantizedLstm, Softmax
+from tilewright.graph.ops.recurrent import DIRECTIONS
+from tilewright.ir import dtypes
+from tilewright.ir.dtypes import DType
+from tilewright.ir.expr import const
+from tilewright.support.errors import ModelError, UnsupportedOperatorError
+
+DOMAIN = "com.microsoft"
+
+
+def dynamic_quantize_matmul(ctx: NodeContext) -> Value:
+    """a float, b, b_scale, b_zero, bias: a is quantized by its range, the product is that of integers."""
+    q, scale, zero = ctx.emit(DynamicQuantize(), ctx.input(0))
+    return _scaled_product(ctx, q, ctx.input(1), scale, ctx.input(2), zero, ctx.optional(3), ctx.optional(4))
+
+
+def matmul_integer_to_float(ctx: NodeContext) -> Value:
+    """a, b, a_scale, b_scale, a_zero, b_zero, bias."""
+    a, b = ctx.input(0), ctx.input(1)
+    return _scaled_product(ctx, a, b, ctx.input(2), ctx.input(3), ctx.optional(4), ctx.optional(5), ctx.optional(6))
+
+
+def _scaled_product(
+    ctx: NodeContext, a: Value, b: Value, a_scale: Value, b_scale: Value, a_zero: Value | None, b_zero: Value | None, bias: Value | None
+) -> Value:
+    acc = ctx.cast(integer_product(ctx, a, b, a_zero, b_zero), a_scale.type.dtype)
+    single = b_scale.shape in ((), (const(1),))
+    columns = ctx.number(b_scale) if single else b_scale
+    result = ctx.binary("mul", acc, ctx.binary("mul", ctx.number(a_scale), columns))
+    return result if bias is None else ctx.binary("add", result, bias)
+
+
+def matmul_nbits(ctx: NodeContext) -> Value:
+    """a @ b with b of 4 bits in blocks along K: b uint8 [N, blocks, block/2], scales [N * blocks], zero points packed likewise (8 when
+    left out)."""
+    bits, block, n, k = (int(ctx.require(name)) for name in ("bits", "block_size", "N", "K"))
+    if bits != 4 or ctx.has(4):
+        raise UnsupportedOperatorError(f"MatMulNBits of {bits} bits, or with a group index, is not supported", where=ctx.where)
+    packed = ctx.require_constant(1, "weight").reshape(n, -1, block // 2)
+    blocks = packed.shape[1]
+    values = np.stack([packed & 0xF, packed >> 4], axis=-1).reshape(n, blocks * block)[:, :k]
+    scales = ctx.reshape(ctx.input(2), (n, blocks))
+    if ctx.has(3):
+        given = ctx.require_constant(3, "zero point").reshape(n, -1)
+        zeros = np.stack([given & 0xF, given >> 4], axis=-1).reshape(n, -1)[:, :blocks]
+    else:
+        zeros = np.full((n, blocks), 8, np.uint8)
+    dtype = ctx.input(0).type.dtype
+    four = dtypes.uint4
+    weights = ctx.one(Dequantize(1, block, dtype), ctx.constant(values, four), scales, ctx.constant(zeros, four))
+    product = matmul.contract(ctx, ctx.input(0), "abk"[3 - ctx.input(0).type.rank :], weights, "nk", "abn"[3 - ctx.input(0).type.rank :])
+    return product if not ctx.has(5) else ctx.binary("add", product, ctx.input(5))
+
+
+def _real(ctx: NodeContext, index: int) -> Value:
+    """The quantized tensor, scale and zero point at inputs index.. as floats."""
+    zero = ctx.optional(index + 2)
+    operands = [ctx.input(index), ctx.number(ctx.input(index + 1))]
+    operands += [] if zero is None or is_zero(zero) else [ctx.number(zero)]
+    return ctx.one(Dequantize(0, 0, dtypes.float32), *operands)
+
+
+def _quantized(ctx: NodeContext, x: Value, index: int, dtype: DType) -> Value:
+    """x quantized by the scale and zero point at inputs index.."""
+    zero = ctx.optional(index + 1)
+    operands = [ctx.number(ctx.input(index)), *([] if zero is None or is_zero(zero) else [ctx.number(zero)])]
+    return ctx.one(Quantize(0, 0, dtype), x, *operands)
+
+
+def _qlinear_binary(fn: str) -> Callable[[NodeContext], Value]:
+    return lambda ctx: _quantized(ctx, ctx.binary(fn, _real(ctx, 0), _real(ctx, 3)), 6, ctx.input(0).type.dtype)
+
+
+def _qlinear_unary(fn: Callable[[NodeContext, Value], Value]) -> Callable[[NodeContext], Value]:
+    return lambda ctx: _quantized(ctx, fn(ctx, _real(ctx, 0)), 3, ctx.input(0).type.dtype)
+
+
+def _leaky(ctx: NodeContext, x: Value) -> Value:
+    return ctx.select(ctx.binary("less", x, 0.0), ctx.binary("mul", x, ctx.attribute("alpha", 0.01)), x)
+
+
+def _softmax(ctx: NodeContext, x: Value) -> Value:
+    axis = ctx.axis(ctx.attribute("axis", -1), x.type.rank)
+    if ctx.attribute("opset", 13) < 13 and axis != x.type.rank - 1:
+        raise UnsupportedOperatorError("QLinearSoftmax over several axes is not supported", where=ctx.where)
+    return ctx.one(Softmax(axis), x)
+
+
+def _channels_first(ctx: NodeContext) -> None:
+    if ctx.attribute("channels_last", 0):
+        raise UnsupportedOperatorError(f"{ctx.op_type} with channels last is not supported", where=ctx.where)
+
+
+def _global_mean(ctx: NodeContext, x: Value) -> Value:
+    _channels_first(ctx)
+    return mean_over(ctx, x, range(2, x.type.rank))
+
+
+def qlinear_concat(ctx: NodeContext) -> Value:
+    """y_scale, y_zero, then (tensor, scale, zero) of each part."""
+    parts = [_real(ctx, i) for i in range(2, len(ctx.inputs), 3)]
+    axis = ctx.axis(ctx.require("axis"), parts[0].type.rank)
+    return _quantized(ctx, ctx.one(Concat(axis), *parts), 0, ctx.input(2).type.dtype)
+
+
+def qlinear_average_pool(ctx: NodeContext) -> Value:
+    _channels_first(ctx)
+    pooled = average_pool(replace(ctx, inputs=(_real(ctx, 0),)))
+    return _quantized(ctx, pooled, 3, ctx.input(0).type.dtype)
+
+
+def dynamic_quantize_lstm(ctx: NodeContext) -> list[Value]:
+    """x, w [D, I, 4H], r [D, H, 4H], bias, lengths, initial_h, initial_c, peephole, w_scale, w_zero, r_scale, r_zero."""
+    way = direction(ctx)
+    x = ctx.input(0)
+    batch = x.shape[1]
+    weights = [_integer_weights(ctx, i, zero) for i, zero in ((1, 9), (2, 11))]
+    given, values = [], []
+    for index, name in ((3, "bias"), (4, "lengths"), (5, "initial_h"), (6, "initial_c"), (7, "peephole")):
+        value = ctx.optional(index)
+        if value is not None:
+            value = ctx.refine_axis(value, 1, batch) if name.startswith("initial") else value
+            given.append(name)
+            values.append(ctx.cast(value, dtypes.int32) if name == "lengths" else value)
+    for index, name in ((8, "w_scale"), (10, "r_scale")):
+        scale = ctx.input(index)
+        given.append(name)
+        values.append(ctx.reshape(scale, (*scale.shape, 1)) if scale.type.rank == 1 else scale)
+    hidden = weights[1].shape[2]
+    if not hidden.is_const:
+        raise ModelError("DynamicQuantizeLSTM: the number of hidden units is not known", where=ctx.where)
+    chosen = activations(ctx, ("Sigmoid", "Tanh", "Tanh"), DIRECTIONS[way])
+    coupled = bool(ctx.attribute("input_forget", 0))
+    op = QuantizedLstm(int(hidden.value), way, chosen, ctx.attribute("clip"), coupled, tuple(given))
+    return list(ctx.emit(op, x, *weights, *values))
+
+
+def _integer_weights(ctx: NodeContext, index: int, zero_index: int) -> Value:
+    """[D, I, 4H] as [D, 4H, I], with a zero point that is not 0 subtracted in int32."""
+    weights, zero = ctx.input(index), ctx.optional(zero_index)
+    if zero is not None and not is_zero(zero):
+        shape = (zero.shape[0], 1, 1) if zero.type.rank == 1 else (zero.shape[0], 1, zero.shape[1])
+        weights = ctx.binary("sub", ctx.cast(weights, dtypes.int32), ctx.cast(ctx.reshape(zero, shape), dtypes.int32))
+    return ctx.transpose(weights, (0, 2, 1))
+
+
+IMPORTERS: Table = {
+    (DOMAIN, "DynamicQuantizeLSTM"): dynamic_quantize_lstm,
+    (DOMAIN, "DynamicQuantizeMatMul"): dynamic_quantize_matmul,
+    (DOMAIN, "MatMulIntegerToFloat"): matmul_integer_to_float,
+    (DOMAIN, "MatMulNBits"): matmul_nbits,
+    (DOMAIN, "QLinearAdd"): _qlinear_binary("add"),
+    (DOMAIN, "QLinearAveragePool"): qlinear_average_pool,
+    (DOMAIN, "QLinearConcat"): qlinear_concat,
+    (DOMAIN, "QLinearGlobalAveragePool"): _qlinear_unary(_global_mean),
+    (DOMAIN, "QLinearLeakyRelu"): _qlinear_unary(_leaky),
+    (DOMAIN, "QLinearMul"): _qlinear_binary("mul"),
+    (DOMAIN, "QLinearSigmoid"): _qlinear_unary(lambda ctx, x: ctx.unary("sigmoid", x)),
+    (DOMAIN, "QLinearSoftmax"): _qlinear_unary(_softmax),
+}
