@@ -32,7 +32,25 @@ def llvm_target(machine: Machine) -> LlvmTarget:
 def libm() -> dict[str, int]:
     """Addresses of the C library's functions, for kernels whose functions were not expanded."""
     library = ctypes.CDLL("libm.so.6")
-    names = "exp log tanh erf sin cos tan asin acos atan sinh cosh asinh acosh atanh exp2 expm1 log1p log2 pow atan2 fmod".split()
+    names = (
+        "exp",
+        "log",
+        "log1p",
+        "tanh",
+        "erf",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "asinh",
+        "acosh",
+        "atanh",
+        "atan2",
+        "pow",
+        "fmod",
+    )
     return {n: ctypes.cast(getattr(library, n), ctypes.c_void_p).value or 0 for name in names for n in (name, name + "f")}
 
 
