@@ -32,6 +32,7 @@ from tilewright.transform.fold_batch_norm import fold_batch_norm
 from tilewright.transform.fold_constants import fold_constants
 from tilewright.transform.functions import on_all_functions
 from tilewright.transform.fuse import fuse
+from tilewright.transform.inline_calls import inline_calls
 from tilewright.transform.push_transposes import push_transposes
 from tilewright.transform.recognise import recognise_composites
 from tilewright.transform.simplify import simplify_graph
@@ -59,12 +60,14 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
     GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),
     GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
+    GraphPass("sink_folded", sink_constants, 0, "weights that only folding made constants reach the loops that use them in every iteration"),
     GraphPass("fuse", fuse, 0, "last: groups are final, nothing may look inside afterwards"),
 )
 
 
 def optimise(module: Module, settings: Settings, watch: Callable[[str, Module], None] = lambda name, module: None) -> Module:
     """The module after all graph passes of `settings.opt_level`; `watch` sees it after each."""
+    module = inline_calls(module)  # before every pass: they look at one function at a time
     for graph_pass in GRAPH_PASSES:
         if settings.opt_level >= graph_pass.level:
             module = on_all_functions(module, graph_pass.apply)

@@ -29,7 +29,8 @@ from tilewright.target.cpu.rules.structure import (
 )
 
 MOST_ACCUMULATORS = 24  # past these LLVM begins to spill (measured: docs/decisions/002)
-GATHER = 16.0  # vector multiply-adds that gathering one vector costs
+REPACK = 24.0  # vector multiply-adds that packing one vector of a panel while running costs
+WORTH = 3.0  # cost from which on the product is better computed as a plain reduction
 TRANSPOSED_STORE = 24.0  # vector multiply-adds that storing one vector element by element costs
 
 
@@ -60,7 +61,7 @@ def choose_tile(product: Product, constants: frozenset[str], machine: Machine) -
             cost, tile = _cost(block, panel, vector, row, constants, lanes, machine)
             if cost < best_cost:
                 best, best_cost = tile, cost
-    return best
+    return best if best_cost < WORTH else None
 
 
 def _cost(
@@ -74,9 +75,8 @@ def _cost(
     tile = Tile(panel, vector, vectors, lanes, row if rows > 1 else None, rows)
     padded = -(-needed // vectors) * vectors * lanes * (-(-height // rows)) * rows
     cost = padded / (width * height)
-    in_order = panel.attr.name in constants or stride(panel, vector.var) == 1
-    if not in_order:
-        cost += GATHER / rows
+    if not (panel.attr.name in constants or stride(panel, vector.var) == 1):
+        cost += REPACK / height
     if vector is not spatial(block)[-1]:
         depth = 1
         for it in reductions(block):
@@ -135,11 +135,20 @@ def _single_epilogue(s: Schedule, name: str) -> str | None:
 
 
 def _pack_panel(s: Schedule, name: str, tile: Tile, constants: frozenset[str]) -> Schedule:
-    """Store a constant panel as [vector / width][reduction ...][width], other dims outside."""
+    """Store a panel as [vector / width][reduction ...][width], other dims outside: a constant at compile time, one that is computed and not
+    in order by a copy at the start of the kernel."""
     buffer = tile.panel.attr
     position = next((i for i, index in enumerate(tile.panel.args) if index is tile.vector.var), None)
-    if buffer.name not in constants or position is None:
+    constant = buffer.name in constants
+    if position is None or (not constant and stride(tile.panel, tile.vector.var) == 1):
         return s
+    packed = buffer.name
+    if not constant:
+        if buffer in s.kernel.inputs:
+            s, (copy, *_) = s.cache_read(name, packed, "global")
+            packed = s.nest.outputs(copy)[0].name
+        elif buffer not in s.kernel.scratch:
+            return s
     width = tile.vectors * tile.lanes
     block = block_of(s, name)
     reduced = {it.var for it in reductions(block)}
@@ -152,7 +161,7 @@ def _pack_panel(s: Schedule, name: str, tile: Tile, constants: frozenset[str]) -
     panel = [a for a, dim, inner in axes if not inner and dim == position]
     inside = [a for a, dim, inner in axes if not inner and dim != position and tile.panel.args[dim] in reduced]
     lanes = [a for a, _, inner in axes if inner]
-    return s.pack(buffer.name, tiles, (*outside, *panel, *inside, *lanes))
+    return s.pack(packed, tiles, (*outside, *panel, *inside, *lanes))
 
 
 def _lanes_innermost(s: Schedule, name: str, tile: Tile) -> Schedule:
