@@ -1,0 +1,131 @@
+"""What the planner places: storages (pieces of memory with a size and a live interval) and views of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilewright.ir.expr import Expr, const, free_vars
+from tilewright.ir.simplify import simplify
+from tilewright.ir.types import TensorType
+from tilewright.plan.steps import Copy, Grow, Place, Region, RegionKind, Step
+
+ZERO = const(0)
+
+
+@dataclass(slots=True)
+class BindPoint:
+    """A moment at which sizes get their values; storages that need them are allocated right after it."""
+
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """A piece of memory being planned. `first` and `last` are the ticks between which it is in use. `grows`: it has a region of its own,
+    which `Grow` steps make large enough. `forward`: it is a part of another storage instead of having memory of its own."""
+
+    number: int
+    kind: RegionKind
+    index: int
+    bytes: Expr
+    bind: BindPoint | None
+    first: int
+    last: int
+    grows: bool = False
+    forward: View | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor: a storage, a byte offset in it and the tensor's type."""
+
+    storage: Storage
+    offset: Expr
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Where the arena of a bind point is allocated."""
+
+    bind: BindPoint
+
+
+PlannedStep = Step | Marker
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Storages and steps as they are planned; the clock ticks with every step. The regions of places are still storage numbers."""
+
+    clock: int = 0
+    storages: list[Storage] = field(default_factory=list)
+    steps: list[PlannedStep] = field(default_factory=list)
+    binds: dict[Expr, BindPoint] = field(default_factory=dict)
+    bind_count: int = 0
+    late_sizes: dict[Expr, None] = field(default_factory=dict)
+
+    def storage(self, bytes_: Expr, kind: RegionKind = "arena", index: int = 0, grows: bool = False) -> Storage:
+        """A new storage, in use from now on; its arena is that of the latest bind point among the sizes of `bytes_`."""
+        points = [self.binds[used] for used in free_vars(bytes_) if used in self.binds]
+        bind = max(points, key=lambda point: point.number, default=None)
+        made = Storage(len(self.storages), kind, index, bytes_, bind, self.clock, self.clock, grows)
+        self.storages.append(made)
+        return made
+
+    def tensor(self, type_: TensorType, grows: bool = False) -> View:
+        return View(self.storage(simplify(type_.bytes), grows=grows), ZERO, type_)
+
+    def use(self, storage: Storage) -> None:
+        """Keep a storage, and what it is a part of, until now."""
+        storage.last = max(storage.last, self.clock)
+        if storage.forward is not None:
+            self.use(storage.forward.storage)
+
+    def place(self, view: View) -> Place:
+        """The view as a Place of its storage; marks it used now."""
+        self.use(view.storage)
+        return Place(Region("arena", view.storage.number), view.offset, view.type)
+
+    def step(self, step: Step) -> None:
+        self.steps.append(step)
+        self.clock += 1
+
+    def bind_point(self, sizes: Sequence[Expr]) -> BindPoint:
+        """A new moment at which `sizes` are bound; call `mark` where it happens."""
+        point = BindPoint(self.bind_count)
+        self.bind_count += 1
+        for bound in sizes:
+            self.binds[bound] = point
+            self.late_sizes[bound] = None
+        return point
+
+    def mark(self, point: BindPoint) -> None:
+        self.steps.append(Marker(point))
+        self.clock += 1
+
+    def grow(self, view: View, bytes_: Expr) -> None:
+        """Make the region of a growing storage large enough."""
+        self.use(view.storage)
+        self.step(Grow(Region("arena", view.storage.number), bytes_))
+
+    def copy(self, target: View, source: View) -> None:
+        self.step(Copy(self.place(target), self.place(source)))
+
+    def deliver(self, source: View, target: View) -> None:
+        """Make `target` hold what `source` holds: by letting the source's producer write there, else by a copy.
+
+        The producer may write to the target when that is in use, and so reserved, from before the producer on, and both are
+        allocated at the same time.
+        """
+        own = source.storage
+        movable = own.kind == "arena" and own.forward is None and not own.grows and source.offset is ZERO
+        reserved = target.storage.first <= own.first or target.storage.kind == "output"
+        if movable and reserved and own.bind is target.storage.bind and own.bytes is simplify(source.type.bytes):
+            own.forward = target
+            target.storage.first = min(target.storage.first, own.first)
+            target.storage.last = max(target.storage.last, own.last)
+            self.use(target.storage)
+            return
+        self.copy(target, source)
