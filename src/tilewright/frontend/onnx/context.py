@@ -81,6 +81,7 @@ class NodeContext:
     captured: Callable[[onnx.GraphProto], tuple[Value, ...]]
     definition: Callable[[], Sequence[Value | None]]
     inlined: Callable[[onnx.GraphProto], tuple[Value, ...]]
+    attempted: Callable[[onnx.GraphProto], Function | ModelError]
 
     @property
     def g(self) -> GraphBuilder:

@@ -92,6 +92,7 @@ class GraphImporter:
                 lambda graph: self.captured(graph, scope),
                 lambda: self.by_definition(node, domain, inputs),
                 lambda graph: self.inlined(graph, scope),
+                lambda graph: self.attempted(graph, scope, ()),
             )
             results = importer(context)
         else:
@@ -158,25 +159,38 @@ class GraphImporter:
         scope: Scope = {}
         outer = self.captured(graph, parent)
         by_outer: dict[Value, Value] = {}
-        binders = self.state.g.binders
-        self.state.g.binders = {}  # a closed function sees sizes by name; what binds them outside is no part of it
-        for value in outer:
-            inner = self.state.g.one(Parameter(f"capture_{len(by_outer)}_{graph.name}", value.type))
-            self.state.contents.known[inner] = self.state.contents.of(value)
-            by_outer[value] = inner
-        for name in outer_names(graph):
-            found = parent.get(name)
-            if found is not None:
-                scope[name] = by_outer.get(found, found)
-        for info, param in zip(graph.input, params, strict=True):
-            scope[info.name] = param
-        origin = self.state.g.origin
-        self.initializers(graph, scope)
-        self.nodes(graph.node, scope)
-        self.state.g.origin = origin
-        self.state.g.binders = binders
+        g, binders, origin = self.state.g, self.state.g.binders, self.state.g.origin
+        g.binders = {}  # a closed function sees sizes by name; what binds them outside is no part of it
+        try:
+            for value in outer:
+                inner = g.one(Parameter(f"capture_{len(by_outer)}_{graph.name}", value.type))
+                self.state.contents.known[inner] = self.state.contents.of(value)
+                by_outer[value] = inner
+            for name in outer_names(graph):
+                found = parent.get(name)
+                if found is not None:
+                    scope[name] = by_outer.get(found, found)
+            for info, param in zip(graph.input, params, strict=True):
+                scope[info.name] = param
+            self.initializers(graph, scope)
+            self.nodes(graph.node, scope)
+        finally:
+            g.binders, g.origin = binders, origin
         results = tuple(self.result(info.name, scope) for info in graph.output)
         return Function(graph.name or "body", (*params, *by_outer.values()), results)
+
+    def attempted(self, graph: onnx.GraphProto, parent: Scope, params: Sequence[Value]) -> Function | ModelError:
+        """The subgraph, or why the model is wrong there: an error that only matters if the subgraph ever runs."""
+        problems, self.problems = self.problems, None
+        try:
+            return self.subgraph(graph, parent, params)
+        except ModelError as error:
+            return error
+        except UnsupportedOperatorError:
+            pass
+        finally:
+            self.problems = problems
+        return self.subgraph(graph, parent, params)
 
     def inlined(self, graph: onnx.GraphProto, parent: Scope) -> tuple[Value, ...]:
         """The results of a subgraph without inputs, imported in place."""

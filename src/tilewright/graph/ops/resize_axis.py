@@ -89,7 +89,7 @@ def position_array(axis: Axis) -> Array:
         case "half_pixel_symmetric":
             found = half * f32(n) * (f32(1) - f32(m) / (scale * f32(n))) + (x + half) / scale - half
         case "tf_crop_and_resize":
-            start, end = f32(axis.roi[0]), f32(axis.roi[1])
+            start, end = (f32(v) if isinstance(v, float) else f32(0) for v in axis.roi)
             found = start * last + x * (end - start) * last / f32(max(m - 1, 1)) if m > 1 else x * 0 + half * (start + end) * last
         case _:
             found = (x + half) / scale - half

@@ -31,7 +31,7 @@ def fused_matmul(ctx: NodeContext) -> Value:
         if ctx.attribute(f"trans{side}", 0) and rank > 1:
             x = ctx.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
         operands.append(x)
-    return matmul.scaled(ctx, matmul.matrix_product(ctx, *operands), ctx.attribute("alpha", 1.0))
+    return matmul.scaled(ctx, matmul.matrix_product(ctx, operands[0], operands[1]), ctx.attribute("alpha", 1.0))
 
 
 def fused_gemm(ctx: NodeContext) -> Value:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.graph.node import Function, GraphBuilder, Parameter, Value, walk_nodes
-from tilewright.graph.ops import If, Loop, RefineShape, Reshape, SizeValue, Slice, Transpose
+from tilewright.graph.ops import BindSize, BroadcastTo, Cast, If, Loop, RefineShape, Reshape, SizeValue, Slice, Transpose, Unary, constant
 from tilewright.graph.ops.control import merge_types
 from tilewright.graph.shapes import dims_equal
+from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, Op, const, free_vars
 from tilewright.ir.types import Shape, TensorType
 from tilewright.support.errors import ModelError, UnsupportedOperatorError
@@ -26,9 +28,10 @@ def if_(ctx: NodeContext) -> Sequence[Value]:
     known = ctx.state.contents.scalar(condition)
     if known is not None and known.is_const:
         return ctx.inlined(then_graph if known.value else else_graph)
-    captures = tuple(dict.fromkeys((*ctx.captured(then_graph), *ctx.captured(else_graph))))
-    then_branch = _with_captures(ctx, then_graph, captures)
-    else_branch = _with_captures(ctx, else_graph, captures)
+    condition = ctx.number(condition)
+    captures = tuple(dict.fromkeys((condition, *ctx.captured(then_graph), *ctx.captured(else_graph))))
+    branches = [ctx.attempted(graph) for graph in (then_graph, else_graph)]
+    then_branch, else_branch = (_completed(ctx, i, branches, (then_graph, else_graph), captures) for i in range(2))
     for a, b in zip(then_branch.results, else_branch.results):
         if a.type.rank != b.type.rank:
             if known is not None and known.op is Op.EQ and const(1) in known.args and a.type.rank < b.type.rank:
@@ -41,16 +44,38 @@ def if_(ctx: NodeContext) -> Sequence[Value]:
             )
     _, count = merge_types(then_branch, else_branch, ())
     fresh = tuple(ctx.state.fresh_size(f"{ctx.node.output[0]}_dim") for _ in range(count))
-    return ctx.emit(If(then_branch, else_branch, fresh), ctx.number(condition), *captures)
+    return ctx.emit(If(then_branch, else_branch, fresh), condition, *captures)
 
 
-def _with_captures(ctx: NodeContext, graph: onnx.GraphProto, captures: Sequence[Value]) -> Function:
-    """A branch as a function of all `captures`, of which it may use some."""
-    function = ctx.import_graph(graph, ())
-    own = dict(zip(ctx.captured(graph), function.params, strict=True))
-    g = GraphBuilder()
-    params = [own.get(c) or g.one(Parameter(f"unused_{i}", c.type)) for i, c in enumerate(captures)]
-    return Function(function.name, tuple(params), function.results)
+def _completed(
+    ctx: NodeContext,
+    which: int,
+    branches: Sequence[Function | ModelError],
+    graphs: Sequence[onnx.GraphProto],
+    captures: Sequence[Value],
+) -> Function:
+    """Branch `which` as a function of all `captures`, the first of which is the condition. A branch that is wrong for the shapes at hand
+    is taken to be unreachable when the other is right: in its place stands one that fails when it runs."""
+    branch, other = branches[which], branches[1 - which]
+    if isinstance(branch, ModelError) and isinstance(other, ModelError):
+        raise branch
+    g = GraphBuilder(origin=ctx.g.origin)
+    params = [g.one(Parameter(f"outer_{i}", c.type)) for i, c in enumerate(captures)]
+    if isinstance(branch, Function):
+        own = dict(zip(ctx.captured(graphs[which]), branch.params, strict=True))
+        return Function(branch.name, tuple(own.get(c, p) for c, p in zip(captures, params, strict=True)), branch.results)
+    name = ("then", "else")[which]
+    taken = g.one(Cast(dtypes.int64), params[0] if which else g.one(Unary("not"), params[0]))
+    witness = ctx.state.fresh_size(f"{ctx.node.output[0]}_{name}_branch_fits", 1, 2)
+    g.emit(BindSize(witness), taken)
+    inner = {v for node in walk_nodes(other.results) for v in node.op.defines} if isinstance(other, Function) else set()
+    results = []
+    for value in other.results if isinstance(other, Function) else ():
+        zero = g.one(constant(np.zeros((), value.type.dtype.numpy)))
+        one = g.one(RefineShape((const(1),)), g.one(BroadcastTo((witness,)), zero))
+        shape = tuple(const(0) if inner.intersection(free_vars(dim)) else dim for dim in value.shape)
+        results.append(g.one(BroadcastTo(shape), g.one(Reshape(()), one)))
+    return Function(graphs[which].name or name, tuple(params), tuple(results))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ def activations(ctx: NodeContext, default: Sequence[str], directions: int) -> tu
 def operands(ctx: NodeContext, names: Sequence[str]) -> tuple[tuple[str, ...], list[Value]]:
     """(names given, [x, w, r, *given]) with time first; `names` are the inputs after r. Lengths that are all full are dropped."""
     x = ctx.input(0)
+    for index, rank in ((0, 3), (1, 3), (2, 3)):
+        if ctx.input(index).type.rank != rank:
+            raise ModelError(f"{ctx.op_type}: input {index} is {ctx.input(index).type!r}", where=ctx.where, why=f"it must have {rank} axes")
     batch_first = bool(ctx.attribute("layout", 0))
     x = ctx.transpose(x, (1, 0, 2)) if batch_first else x
     given = []
