@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.frontend.onnx.context import NodeContext, Table
-from tilewright.frontend.onnx.operators.elementwise import ones_like
+from tilewright.frontend.onnx.declared import declared_rank
+from tilewright.frontend.onnx.operators.elementwise import BINARY_FUNCTIONS, UNARY_FUNCTIONS, ones_like
 from tilewright.frontend.onnx.sizes import ceil_quotient, quotient, slice_bounds
 from tilewright.graph.node import Value
 from tilewright.graph.ops import Concat, Iota, Pad, RandomUniform, Slice
@@ -17,6 +18,8 @@ from tilewright.ir import expr as ex
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.types import product
 from tilewright.support.errors import ModelError
+
+ELEMENTWISE = frozenset(("", name) for name in (*UNARY_FUNCTIONS, *BINARY_FUNCTIONS))
 
 
 def identity(ctx: NodeContext) -> Value:
@@ -234,6 +237,7 @@ def squeeze(ctx: NodeContext) -> Value:
     axes = axes_argument(ctx, 1, 13)
     if axes is None:
         chosen = {axis for axis, dim in enumerate(x.shape) if is_one(dim)}
+        chosen |= _ones_by_declaration(ctx, x, x.type.rank - len(chosen))
     else:
         chosen = {ctx.axis(axis, x.type.rank) for axis in axes}
     for axis in chosen:
@@ -241,6 +245,14 @@ def squeeze(ctx: NodeContext) -> Value:
             raise ModelError(f"Squeeze of axis {axis}, whose size is {x.shape[axis]!r}", where=ctx.where)
     x = ctx.refine(x, [const(1) if axis in chosen else dim for axis, dim in enumerate(x.shape)])
     return ctx.reshape(x, [dim for axis, dim in enumerate(x.shape) if axis not in chosen])
+
+
+def _ones_by_declaration(ctx: NodeContext, x: Value, rank: int) -> set[int]:
+    """Axes of symbolic size that must be 1 so that a Squeeze without axes gives the rank that the model declares, the outer ones first.
+    A compiled model has one rank; the sizes are checked when it runs."""
+    symbolic = [axis for axis, dim in enumerate(x.shape) if not dim.is_const]
+    wanted = declared_rank(ctx.state.model.proto.graph, ctx.node.output[0], ELEMENTWISE) if symbolic else None
+    return set() if wanted is None else set(symbolic[: max(rank - wanted, 0)])
 
 
 def unsqueeze(ctx: NodeContext) -> Value:
