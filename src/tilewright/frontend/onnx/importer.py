@@ -159,6 +159,8 @@ class GraphImporter:
         scope: Scope = {}
         outer = self.captured(graph, parent)
         by_outer: dict[Value, Value] = {}
+        if any(value in self.state.sequences for value in outer):
+            raise UnsupportedOperatorError(f"the subgraph '{graph.name}' uses a sequence of tensors from outside of it")
         g, binders, origin = self.state.g, self.state.g.binders, self.state.g.origin
         g.binders = {}  # a closed function sees sizes by name; what binds them outside is no part of it
         try:
@@ -177,6 +179,8 @@ class GraphImporter:
         finally:
             g.binders, g.origin = binders, origin
         results = tuple(self.result(info.name, scope) for info in graph.output)
+        if any(value in self.state.sequences for value in results):
+            raise UnsupportedOperatorError(f"the subgraph '{graph.name}' gives a sequence of tensors")
         return Function(graph.name or "body", (*params, *by_outer.values()), results)
 
     def attempted(self, graph: onnx.GraphProto, parent: Scope, params: Sequence[Value]) -> Function | ModelError:

@@ -17,6 +17,7 @@ from tilewright.graph.ops.quantization import Dequantize, DynamicQuantize, Quant
 from tilewright.graph.ops.recurrent import Gru, Lstm, QuantizedLstm, Rnn, activation
 from tilewright.graph.ops.reduction import ArgReduce, Reduce
 from tilewright.graph.ops.resize import Resize
+from tilewright.graph.ops.sampling import GridSample, RoiAlign
 from tilewright.graph.ops.selection import NonZeroIndices, Unique, compress, nonzero, unique
 from tilewright.graph.ops.softmax import LogSoftmax, Softmax
 from tilewright.graph.ops.source import BindSize, Constant, ConstantData, Iota, RandomNormal, RandomUniform, SizeValue, constant
@@ -43,6 +44,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Resize,
         TreeEnsemble,
         QuantizedLstm,
+        GridSample, RoiAlign,
     )
 }  # fmt: skip
 
@@ -71,6 +73,7 @@ __all__ = [
     "GatherElements",
     "GatherNd",
     "Gelu",
+    "GridSample",
     "GroupNorm",
     "Gru",
     "HardSwish",
@@ -97,6 +100,7 @@ __all__ = [
     "ReverseSequence",
     "RmsNorm",
     "Rnn",
+    "RoiAlign",
     "ScatterElements",
     "ScatterNd",
     "Select",

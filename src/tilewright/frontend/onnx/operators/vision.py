@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.graph.node import Value
-from tilewright.graph.ops import Concat, Resize
+from tilewright.graph.ops import Concat, GridSample, Resize, RoiAlign
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const, floordiv
@@ -68,8 +68,8 @@ def _resized(ctx: NodeContext, x: Value, target: Target, mode: str, coordinate: 
     return ctx.one(op, x, *present.values())
 
 
-def _mode(ctx: NodeContext) -> str:
-    mode = ctx.attribute("mode", "nearest")
+def _mode(ctx: NodeContext, default: str = "nearest") -> str:
+    mode = ctx.attribute("mode", default)
     if mode not in MODES:
         raise ModelError(f"{ctx.op_type} has the mode '{mode}'", where=ctx.where, why=f"it is one of {', '.join(MODES)}")
     return MODES[mode]
@@ -184,7 +184,34 @@ def upsample(ctx: NodeContext) -> Value:
     return _resized(ctx, x, target, _mode(ctx), "asymmetric", "floor")
 
 
+def grid_sample(ctx: NodeContext) -> Value:
+    x, grid = ctx.input(0), ctx.input(1)
+    padding = ctx.attribute("padding_mode", "zeros")
+    return ctx.one(
+        GridSample(_mode(ctx, "linear"), padding, bool(ctx.attribute("align_corners", 0))), x, ctx.refine_axis(grid, 0, x.shape[0])
+    )
+
+
+def roi_align(ctx: NodeContext) -> Value:
+    """Before opset 16 coordinates are not shifted by half an element."""
+    x, rois, batch = ctx.input(0), ctx.input(1), ctx.input(2)
+    default = "half_pixel" if ctx.version >= 16 else "output_half_pixel"
+    size = (ctx.attribute("output_height", 1), ctx.attribute("output_width", 1))
+    op = RoiAlign(
+        size,
+        float(ctx.attribute("spatial_scale", 1.0)),
+        ctx.attribute("sampling_ratio", 0),
+        ctx.attribute("mode", "avg") == "max",
+        ctx.attribute("coordinate_transformation_mode", default) == "half_pixel",
+    )
+    work = dtypes.float64 if x.type.dtype is dtypes.float64 else dtypes.float32
+    batch = ctx.refine(ctx.cast(batch, dtypes.int64), (rois.shape[0],))
+    return ctx.cast(ctx.one(op, ctx.cast(x, work), ctx.cast(rois, work), batch), x.type.dtype)
+
+
 IMPORTERS: Table = {
+    ("", "GridSample"): grid_sample,
     ("", "Resize"): resize,
+    ("", "RoiAlign"): roi_align,
     ("", "Upsample"): upsample,
 }
