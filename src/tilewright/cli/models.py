@@ -15,14 +15,11 @@ import typer
 from tilewright.cli.options import pairs
 from tilewright.runtime.artifact import MAGIC, Artifact
 from tilewright.runtime.artifact import load as load_artifact
-from tilewright.runtime.examples import Example, draw_inputs
+from tilewright.runtime.examples import Example, draw_inputs, typical_sizes
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, as_array, solve_sizes
+from tilewright.runtime.specs import Array, TensorSpec, as_array, solve_sizes
 from tilewright.support.errors import InputError, ModelError
 from tilewright.support.settings import Settings
-
-BATCH = 1  # size of a symbolic first axis when nobody says one
-OTHER = 64  # size of other symbolic axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +64,13 @@ def size_name(name: str) -> str:
 
 
 def chosen_sizes(executable: Executable, given: Mapping[str, int]) -> dict[str, int]:
-    """A value for each symbolic dim of the inputs: as given, else one that suits it. Raises InputError for a dim that does not exist."""
-    axes: dict[str, int] = {}
-    for spec in executable.inputs:
-        for axis, dim in enumerate(spec.shape):
-            for name in dim.names:
-                axes[name] = min(axis, axes.get(name, axis))
-    named = {size_name(name): value for name, value in given.items()}
-    unknown = [name for name in given if size_name(name) not in axes]
+    """A value for each symbolic dim of the inputs: as given, else a typical one. Raises InputError for a dim that does not exist."""
+    typical = typical_sizes(executable.inputs, executable.sizes)
+    unknown = [name for name in given if size_name(name) not in typical]
     if unknown:
-        known = ", ".join(axes) or "none: all sizes are fixed"
+        known = ", ".join(typical) or "none: all sizes are fixed"
         raise InputError(f"the model has no symbolic dim '{unknown[0]}'", hint=f"its symbolic dims are {known}")
-    ranges = {size.name: size for size in executable.sizes}
-    return {name: named.get(name, suiting(ranges.get(name), BATCH if axis == 0 else OTHER)) for name, axis in axes.items()}
-
-
-def suiting(size: SizeSpec | None, wished: int) -> int:
-    """The size nearest to `wished` that the range allows."""
-    if size is None:
-        return wished
-    low = max(1, size.lo or 0)
-    value = min(max(wished, low), size.hi if size.hi is not None else max(wished, low))
-    return max(value // size.multiple, -(-low // size.multiple)) * size.multiple
+    return {**typical, **{size_name(name): value for name, value in given.items()}}
 
 
 def hints_of(artifact: Artifact) -> dict[str, Example]:

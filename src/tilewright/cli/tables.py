@@ -44,10 +44,10 @@ def size_text(count: float) -> str:
 
 
 def count_text(count: float) -> str:
-    """A large number with its SI prefix: `4.09 G`."""
+    """A large number and its SI prefix, to be followed by a unit: `4.09 G`, `32 `."""
     for prefix in ("", "k", "M", "G", "T"):
         if abs(count) < 1000 or prefix == "T":
-            return f"{count:.0f}" if not prefix else f"{count:.3g} {prefix}"
+            return f"{count:.0f} " if not prefix else f"{count:.3g} {prefix}"
         count /= 1000
     raise AssertionError
 

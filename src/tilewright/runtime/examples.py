@@ -9,10 +9,13 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tilewright.runtime.specs import Array, TensorSpec
+from tilewright.runtime.specs import Array, SizeSpec, TensorSpec
 
 EXAMPLE_KEY = "example."
 """Prefix of the metadata keys of a model that say what a meaningful example of an input is; see `ExampleKind`."""
+
+BATCH = 1  # typical size of a symbolic first axis
+OTHER = 64  # typical size of the other symbolic axes
 
 ExampleKind: TypeAlias = Literal["normal", "integers", "prefix_mask"]
 """normal: N(0, 1). integers: uniform in [0, high). prefix_mask: in each row ones, then zeros."""
@@ -50,6 +53,24 @@ def draw(generator: np.random.Generator, shape: tuple[int, ...], example: Exampl
     *rows, width = shape
     lengths = generator.integers((width + 1) // 2, width + 1, (*rows, 1))
     return np.less(np.arange(width), lengths)
+
+
+def typical_sizes(specs: Sequence[TensorSpec], sizes: Sequence[SizeSpec]) -> dict[str, int]:
+    """A value for each symbolic dim of the inputs: BATCH for those that are a first axis, OTHER for the rest, or the nearest in range."""
+    axes: dict[str, int] = {}
+    for spec in specs:
+        for axis, dim in enumerate(spec.shape):
+            for name in dim.names:
+                axes[name] = min(axis, axes.get(name, axis))
+    ranges = {size.name: size for size in sizes}
+    return {name: nearest(ranges.get(name, SizeSpec(name, 0, None)), BATCH if axis == 0 else OTHER) for name, axis in axes.items()}
+
+
+def nearest(size: SizeSpec, wished: int) -> int:
+    """The size nearest to `wished` that the range allows; at least 1."""
+    low = max(1, size.lo or 0)
+    value = max(low, wished if size.hi is None else min(wished, size.hi))
+    return max(value // size.multiple, -(-low // size.multiple)) * size.multiple
 
 
 def draw_inputs(specs: Sequence[TensorSpec], sizes: Mapping[str, int], hints: Mapping[str, Example], seed: int) -> dict[str, Array]:

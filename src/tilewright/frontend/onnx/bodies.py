@@ -21,6 +21,15 @@ def type_proto(value: Value | None) -> onnx.TypeProto:
     return onnx.helper.make_tensor_type_proto(CODES[value.type.dtype], dims)
 
 
+def has_definition(domain: str, op_type: str, version: int) -> bool:
+    """Whether ONNX defines an operator by others, at least for some inputs."""
+    try:
+        schema: Any = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
 def schema_function(node: onnx.NodeProto, domain: str, version: int, inputs: Sequence[Value | None]) -> onnx.FunctionProto | None:
     """The definition of an operator as ONNX's schema gives it for these inputs, attribute defaults filled in; None without one."""
     try:
