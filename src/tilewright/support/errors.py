@@ -75,7 +75,7 @@ class TilewrightError(Exception):
         lines = [self.what]
         for label, text in (*self.sections(), ("docs", self.docs())):
             first, *rest = text.splitlines()
-            lines.append(f"  {label + ':':<7}{first}".rstrip())
+            lines.append(f"  {label + ':':<6} {first}".rstrip())
             lines.extend(" " * 9 + line for line in rest)
         return "\n".join(lines)
 

@@ -1,0 +1,263 @@
+"""tilewright inspect: what the compiler makes of a model, stage by stage."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.answer import Answer, command
+from tilewright.cli.options import Debug, DimRanges, Json, Model, SetOptions, Target, pairs, settings_for
+from tilewright.cli.tables import table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tilewright.graph.node import Module, Node
+    from tilewright.machine.description import Machine
+    from tilewright.support.settings import Settings
+    from tilewright.target.cpu.groups import GroupCode
+
+
+class Stage(StrEnum):
+    GRAPH = "graph"
+    OPTIMISED = "optimised"
+    PLAN = "plan"
+    KERNELS = "kernels"
+    SCHEDULE = "schedule"
+    LOWERED = "lowered"
+    LLVM = "llvm"
+    ASM = "asm"
+
+
+LAYER_STAGES = (Stage.KERNELS, Stage.SCHEDULE, Stage.LOWERED, Stage.LLVM, Stage.ASM)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One kernel of the model: its number in order of execution, the model's nodes that it computes, and its fused node in the graph."""
+
+    number: int
+    origins: tuple[str, ...]
+    node: Node
+
+    @property
+    def name(self) -> str:
+        from tilewright.graph.ops import Fused
+
+        return self.node.op.body.name if isinstance(self.node.op, Fused) else self.node.op.name
+
+
+@command
+def inspect(
+    model: Model,
+    stage: Annotated[
+        Stage | None,
+        typer.Option("--stage", help="What to show. Default: the optimised graph; with --layer, everything of that layer."),
+    ] = None,
+    layer: Annotated[str | None, typer.Option("--layer", metavar="NAME", help="A node of the model, or a part of its name.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the layers: each kernel with the nodes that it computes.")] = False,
+    target: Target = "cpu",
+    dim: DimRanges = None,
+    set_: SetOptions = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> Answer:
+    """Show what the compiler makes of a model."""
+    settings, dims = settings_for(set_), pairs(dim, "--dim")
+
+    from tilewright.api import dim_range, target_machine
+    from tilewright.compiler import optimise
+    from tilewright.frontend.onnx.importer import import_model
+    from tilewright.frontend.onnx.loader import load_model
+    from tilewright.graph.text import format_module
+
+    machine = target_machine(target)
+    module = import_model(load_model(model), {name: dim_range(name, value) for name, value in dims.items()}).module
+    if stage is Stage.GRAPH:
+        return texts({"graph": format_module(module, origins=True)})
+    module = optimise(module, settings)
+    if list_:
+        return listing(layers_of(module))
+    if layer is None and stage in (None, Stage.OPTIMISED):
+        return texts({"optimised": format_module(module, origins=True)})
+    if layer is None and stage is Stage.PLAN:
+        return texts({"plan": plan_text(module, machine, settings)})
+    found = layers_of(module)
+    if layer is not None:
+        found = matching(found, layer)
+    stages = LAYER_STAGES if stage is None else (stage,)
+    if not set(stages) <= set(LAYER_STAGES):
+        raise typer.BadParameter(f"{stages[0]} is of the whole model: leave --layer out", param_hint="--stage")
+    return layer_texts(found, stages, machine, settings)
+
+
+def layers_of(module: Module) -> list[Layer]:
+    """The fused groups of a module in order of execution, those inside of loops and branches at their place."""
+    from tilewright.graph.node import Function, walk_nodes
+    from tilewright.graph.ops import Fused
+    from tilewright.plan.build import origins_of
+
+    found: list[Layer] = []
+
+    def visit(function: Function) -> None:
+        for node in walk_nodes(function.results):
+            if isinstance(node.op, Fused):
+                found.append(Layer(len(found), tuple(str(origin) for origin in dict.fromkeys(origins_of(node))), node))
+            else:
+                for inner in held_functions(node.op):
+                    visit(inner)
+
+    for function in module.functions.values():
+        visit(function)
+    return found
+
+
+def held_functions(op: Any) -> list[Any]:
+    """The functions among an operator's attributes."""
+    from dataclasses import fields
+
+    from tilewright.graph.node import Function
+
+    return [value for f in fields(op) if isinstance(value := getattr(op, f.name), Function)]
+
+
+def matching(layers: Sequence[Layer], wanted: str) -> list[Layer]:
+    """Layers that compute the node `wanted`, or whose number it is; else those with a node whose name contains it. InputError for none."""
+    from tilewright.support.errors import InputError
+
+    def names(layer: Layer) -> list[str]:
+        return [origin.partition(" node ")[2].strip("'") or origin for origin in layer.origins] or [layer.name]
+
+    tests: tuple[Callable[[Layer], bool], ...] = (
+        lambda layer: wanted == str(layer.number),
+        lambda layer: wanted in names(layer) or wanted == layer.name,
+        lambda layer: any(wanted.lower() in name.lower() for name in (*layer.origins, layer.name)),
+    )
+    for test in tests:
+        found = [layer for layer in layers if test(layer)]
+        if found:
+            return found
+    close = difflib.get_close_matches(wanted, [name for layer in layers for name in names(layer)], n=3, cutoff=0.4)
+    hint = f"did you mean {', '.join(close)}? " if close else ""
+    raise InputError(f"no layer computes a node '{wanted}'", hint=f"{hint}--list shows all; a node may have been folded away")
+
+
+def layer_texts(layers: Sequence[Layer], stages: Sequence[Stage], machine: Machine, settings: Settings) -> Answer:
+    """The chosen forms of the chosen layers. Layers of equal code are shown once."""
+    from tilewright.graph.ops import Constant, Fused
+    from tilewright.target.cpu.groups import make_code
+
+    codes: dict[Any, GroupCode] = {}
+    users: dict[Any, list[Layer]] = {}
+    for layer in layers:
+        constants = frozenset(i for i, value in enumerate(layer.node.inputs) if isinstance(value.op, Constant))
+        body = layer.node.op.body if isinstance(layer.node.op, Fused) else None
+        if body is None:
+            continue
+        key = (body, constants)
+        users.setdefault(key, []).append(layer)
+        if key not in codes:
+            codes[key] = make_code(body, constants, machine, settings)
+    parts: dict[str, str] = {}
+    data = []
+    for key, code in codes.items():
+        forms = {str(stage): form(code, stage, machine) for stage in stages}
+        first = users[key][0]
+        title = f"layer {', '.join(str(layer.number) for layer in users[key])}: {', '.join(first.origins) or first.name}"
+        data.append(
+            {"layers": [layer.number for layer in users[key]], "origins": list(first.origins), "symbol": code.symbol, "forms": forms}
+        )
+        parts |= {f"{title}: {name}": text for name, text in forms.items()}
+    return Answer({"layers": data}, lambda console: show(console, parts))
+
+
+def form(code: GroupCode, stage: Stage, machine: Machine) -> str:
+    """One form of a kernel as text."""
+    from tilewright.target.cpu.llvm import compile_to_assembly, llvm_target
+
+    match stage:
+        case Stage.KERNELS:
+            return repr(code.defined)
+        case Stage.SCHEDULE:
+            return code.schedule.trace.to_python()
+        case Stage.LOWERED:
+            return repr(code.lowered)
+        case Stage.LLVM:
+            return code.ir
+        case _:
+            return compile_to_assembly(code.ir, llvm_target(machine))
+
+
+def plan_text(module: Module, machine: Machine, settings: Settings) -> str:
+    """The steps of the plan, one a line, with the places of their arguments."""
+    from tilewright.plan.build import build_plan
+    from tilewright.target.cpu.groups import GroupCompiler
+
+    with GroupCompiler(machine, settings) as groups:
+        plan, constants = build_plan(module, groups)
+    head = [f"working memory: {plan.arena_bytes!r} bytes", f"weights: {len(constants)} constants", ""]
+    return "\n".join([*head, *step_lines(plan.steps, "")])
+
+
+def step_lines(steps: Sequence[Any], indent: str) -> list[str]:
+    from tilewright.plan.steps import Branch, Launch, Loop
+
+    lines: list[str] = []
+    for step in steps:
+        match step:
+            case Launch(kernel, args, _, origins):
+                comment = f"  # {', '.join(map(str, origins))}" if origins else ""
+                lines.append(f"{indent}{kernel.name}({', '.join(map(place_text, args))}){comment}")
+            case Branch(condition, then, otherwise):
+                lines += [f"{indent}if {place_text(condition)}:", *step_lines(then, indent + "    ")]
+                lines += [f"{indent}else:", *step_lines(otherwise, indent + "    ")]
+            case Loop(counter, trip, condition, body):
+                limits = [f"{counter!r} < {trip!r}"] if trip is not None else []
+                limits += [place_text(condition)] if condition is not None else []
+                lines += [f"{indent}while {' and '.join(limits) or 'True'}:", *step_lines(body, indent + "    ")]
+            case _:
+                fields = (getattr(step, name) for name in step.__dataclass_fields__)
+                lines.append(f"{indent}{type(step).__name__.lower()} {', '.join(map(field_text, fields))}")
+    return lines
+
+
+def place_text(place: Any) -> str:
+    """`arena[0]+64: float32[8]`"""
+    offset = "" if place.offset.is_const and place.offset.value == 0 else f"+{place.offset!r}"
+    return f"{place.region.kind}[{place.region.index}]{offset}: {place.type!r}"
+
+
+def field_text(value: Any) -> str:
+    from tilewright.plan.steps import Place, Region
+
+    if isinstance(value, Place):
+        return place_text(value)
+    return f"{value.kind}[{value.index}]" if isinstance(value, Region) else repr(value)
+
+
+def listing(layers: Sequence[Layer]) -> Answer:
+    data = {"layers": [{"number": layer.number, "kernel": layer.name, "origins": list(layer.origins)} for layer in layers]}
+
+    def show_list(console: Console) -> None:
+        console.print(table(("", "kernel", "nodes of the model"), ((x.number, x.name, ", ".join(x.origins)) for x in layers), right=(0,)))
+
+    return Answer(data, show_list)
+
+
+def texts(parts: dict[str, str]) -> Answer:
+    return Answer(parts, lambda console: show(console, parts))
+
+
+def show(console: Console, parts: dict[str, str]) -> None:
+    """Texts, each below its title unless there is only one. Never wrapped: they may be read by programs."""
+    for title, text in parts.items():
+        if len(parts) > 1:
+            console.print(f"# {title}", style="bold", soft_wrap=True)
+        console.print(text.rstrip("\n"), soft_wrap=True)
+        if len(parts) > 1:
+            console.print()
