@@ -207,3 +207,14 @@ def test_clamped_floats_become_bytes() -> None:
     )
     for got in both(kernel, x):
         np.testing.assert_array_equal(got, np.clip(np.round(x), -128, 127).astype(np.int8))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16], ids=str)
+def test_remainders_are_exact(dtype: DType) -> None:
+    a, b = samples(dtype, LANES), np.roll(samples(dtype, LANES), 7)
+    a[:6] = np.array([1e4, -1e4, 6e-8, 5.5, 0.3, 65504], dtype.numpy)
+    b[:6] = np.array([3e-7, 0.7, 1.2e-7, -2, 0.1, 0.37], dtype.numpy)
+    with np.errstate(all="ignore"):
+        expected = np.fmod(a, b)
+    for got in both(elementwise(lambda p, q: expr.binary(Op.TRUNCMOD, p, q), [dtype, dtype]), a, b):
+        np.testing.assert_array_equal(got, expected)

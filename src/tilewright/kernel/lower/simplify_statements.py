@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import FALSE, TRUE, Expr, Op, all_of, const, free_vars, make, rebuild
+from tilewright.ir.expr import FALSE, TRUE, Expr, Op, all_of, const, free_vars, less, less_equal, make, rebuild
 from tilewright.ir.simplify import simplifier
 from tilewright.kernel.nodes import (
     NOTHING,
@@ -82,6 +82,8 @@ def _simplify_for(loop: For, extent: Expr, extents: Mapping[Expr, Expr]) -> Stmt
         return NOTHING
     if extent.is_const and extent.value == 1:
         return _simplify(substitute_stmt(loop.body, {loop.var: const(0)}), extents)
+    if not extent.is_const and simplifier(extents=extents).rewrite(less_equal(extent, 1)) is TRUE:
+        return _simplify(If(less(0, extent), substitute_stmt(loop.body, {loop.var: const(0)})), extents)
     body = _simplify(loop.body, {**extents, loop.var: extent})
     if body is NOTHING:
         return NOTHING

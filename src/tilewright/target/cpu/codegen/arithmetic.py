@@ -4,7 +4,7 @@ Chosen here, and why:
 
 * Float add, sub and mul carry `contract`, so that LLVM forms FMAs. No other fast-math flag: NaN, infinity and -0 keep their meaning.
 * max(a, b) that propagates NaN is compare and select: one instruction on x86 when one side is a constant (`vmaxps` gives its second
-  operand when either is NaN), three in general; `llvm.maximum` would take eight there. On AArch64 it is one instruction.
+  operand when either is NaN), two in general; `llvm.maximum` would take six there. On AArch64 it is one instruction.
 * Integer division never traps: a zero divisor, and -1 (whose quotient of the least number overflows), are replaced by 1.
 * Shifts by the width or more give 0 (arithmetic right shift: the sign), as in NumPy.
 """
@@ -16,10 +16,11 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, Op, evaluate
 from tilewright.target.cpu.codegen.conversions import mangled
 from tilewright.target.cpu.codegen.llvm_types import number, splat_constant, value_type, vector
+from tilewright.target.cpu.codegen.scalar_calls import float_remainder, lane_by_lane
 from tilewright.target.cpu.codegen.text import Function, Operand
 
 _INTEGER = {Op.ADD: "add", Op.SUB: "sub", Op.MUL: "mul", Op.AND: "and", Op.OR: "or", Op.XOR: "xor"}
-_FLOAT = {Op.ADD: "fadd contract", Op.SUB: "fsub contract", Op.MUL: "fmul contract", Op.DIV: "fdiv", Op.TRUNCMOD: "frem"}
+_FLOAT = {Op.ADD: "fadd contract", Op.SUB: "fsub contract", Op.MUL: "fmul contract", Op.DIV: "fdiv"}
 _COMPARE = {Op.EQ: ("eq", "oeq"), Op.NE: ("ne", "une"), Op.LT: ("lt", "olt"), Op.LE: ("le", "ole")}
 _FOLDED = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.FLOORMOD, Op.TRUNCDIV, Op.TRUNCMOD, Op.MIN, Op.MAX})
 _FOLDED_TESTS = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE})
@@ -54,7 +55,7 @@ def binary(
             return _float_extreme(fn, op, dtype, a, b, lanes, native_max)
         return _intrinsic(fn, f"{'s' if dtype.kind == 'int' else 'u'}{op.value}", dtype, (a, b), lanes)
     if dtype.is_float:
-        return fn.op(f"{_FLOAT[op]} {type_} {a}, {b}")
+        return float_remainder(fn, dtype, a, b, lanes) if op is Op.TRUNCMOD else fn.op(f"{_FLOAT[op]} {type_} {a}, {b}")
     if op in _INTEGER:
         no_wrap = " nsw" if indexing and op in (Op.ADD, Op.SUB, Op.MUL) and dtype is dtypes.int64 else ""
         return fn.op(f"{_INTEGER[op]}{no_wrap} {type_} {a}, {b}")
@@ -136,15 +137,17 @@ def _float_extreme(fn: Function, op: Op, dtype: DType, a: Operand, b: Operand, l
         return _intrinsic(fn, "maximum" if op is Op.MAX else "minimum", dtype, (a, b), lanes)
     type_, mask = vector(value_type(dtype), lanes), vector("i1", lanes)
     how = "ogt" if op is Op.MAX else "olt"
-    if _is_constant(b):
-        a, b = b, a
-    # NaN in either gives `b`: all that is needed when `a` is a constant.
-    better = fn.op(f"fcmp {how} {type_} {a}, {b}")
-    result = fn.op(f"select {mask} {better}, {type_} {a}, {type_} {b}")
-    if _is_constant(a):
-        return result
-    is_nan = fn.op(f"fcmp uno {type_} {a}, {a}")
-    return fn.op(f"select {mask} {is_nan}, {type_} {a}, {type_} {result}")
+    if _is_constant(a) or _is_constant(b):
+        # `vmaxps a, b` is `a > b ? a : b`, so that NaN in either gives `b`: all that is needed when `a` is a constant.
+        a, b = (a, b) if _is_constant(a) else (b, a)
+        better = fn.op(f"fcmp {how} {type_} {a}, {b}")
+        return fn.op(f"select {mask} {better}, {type_} {a}, {type_} {b}")
+    # NaN in `a` comes through the select, NaN in `b` through the second one: a maximum under a mask. Only the maximum is on the way from
+    # `a`, the accumulator of a reduction, to the result.
+    better = fn.op(f"fcmp {how} {type_} {b}, {a}")
+    result = fn.op(f"select {mask} {better}, {type_} {b}, {type_} {a}")
+    is_number = fn.op(f"fcmp ord {type_} {b}, {b}")
+    return fn.op(f"select {mask} {is_number}, {type_} {result}, {type_} {b}")
 
 
 def _is_constant(operand: Operand) -> bool:
@@ -153,6 +156,7 @@ def _is_constant(operand: Operand) -> bool:
 
 _NATIVE = {
     "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven", "trunc": "trunc", "copysign": "copysign", "fma": "fma",
+    "fmuladd": "fmuladd",
 }  # fmt: skip
 
 
@@ -161,9 +165,14 @@ def is_native(name: str) -> bool:
     return name in _NATIVE or name in ("abs", "rsqrt", "isnan", "isinf", "popcount")
 
 
-def call(fn: Function, e: Expr, args: list[Operand], lanes: int) -> Operand:
-    """The intrinsic that `e` calls, on emitted arguments; functions that are not native become calls of the C library, lane by lane."""
+def call(fn: Function, e: Expr, args: list[Operand], lanes: int, *, native_fma: bool = True) -> Operand:
+    """The intrinsic that `e` calls, on emitted arguments; functions that are not native become calls of the C library, lane by lane.
+
+    native_fma: there is an instruction for it; else `fma` is a product and a sum, each rounded, since the C library's is slow.
+    """
     name: str = e.attr
+    if name == "fma" and not native_fma:
+        name = "fmuladd"
     dtype = e.args[0].dtype
     type_ = vector(value_type(dtype), lanes)
     if name == "abs":
@@ -186,15 +195,10 @@ def call(fn: Function, e: Expr, args: list[Operand], lanes: int) -> Operand:
         return fn.op(f"fdiv {type_} {constant(1.0, dtype, lanes)}, {root}")
     if name in _NATIVE:
         return _intrinsic(fn, _NATIVE[name], dtype, tuple(args), lanes)
-    if name == "sigmoid":
-        return _sigmoid(fn, dtype, args[0], lanes)
-    return _libm(fn, name, dtype, args, lanes)
-
-
-def _sigmoid(fn: Function, dtype: DType, x: Operand, lanes: int) -> Operand:
-    type_, one = vector(value_type(dtype), lanes), constant(1.0, dtype, lanes)
-    power = _libm(fn, "exp", dtype, [fn.op(f"fneg {type_} {x}")], lanes)
-    return fn.op(f"fdiv {type_} {one}, {fn.op(f'fadd {type_} {one}, {power}')}")
+    scalar = value_type(dtype)
+    full = f"@{name}{'f' if scalar == 'float' else ''}"
+    fn.module.declare(f"declare {scalar} {full}({', '.join([scalar] * len(args))})")
+    return lane_by_lane(fn, full, scalar, args, lanes)
 
 
 def _intrinsic(fn: Function, name: str, dtype: DType, args: tuple[Operand, ...], lanes: int) -> str:
@@ -202,18 +206,3 @@ def _intrinsic(fn: Function, name: str, dtype: DType, args: tuple[Operand, ...],
     type_, full = vector(scalar, lanes), f"@llvm.{name}.{mangled(scalar, lanes)}"
     fn.module.declare(f"declare {type_} {full}({', '.join([type_] * len(args))})")
     return fn.op(f"call {type_} {full}({', '.join([f'{type_} {a}' for a in args])})")
-
-
-def _libm(fn: Function, name: str, dtype: DType, args: list[Operand], lanes: int) -> Operand:
-    scalar = value_type(dtype)
-    full = f"@{name}{'f' if scalar == 'float' else ''}"
-    fn.module.declare(f"declare {scalar} {full}({', '.join([scalar] * len(args))})")
-    if not lanes:
-        return fn.op(f"call {scalar} {full}({', '.join([f'{scalar} {a}' for a in args])})")
-    type_ = vector(scalar, lanes)
-    result: Operand = "poison"
-    for lane in range(lanes):
-        parts = [fn.op(f"extractelement {type_} {a}, i64 {lane}") for a in args]
-        one = fn.op(f"call {scalar} {full}({', '.join([f'{scalar} {p}' for p in parts])})")
-        result = fn.op(f"insertelement {type_} {result}, {scalar} {one}, i64 {lane}")
-    return result

@@ -33,16 +33,22 @@ _DIVISIONS = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.TRUNCDIV, Op.TRUNCMOD})
 @dataclass(frozen=True, slots=True)
 class Style:
     """What emission needs to know of the machine. native_half: conversions between float16 and float32 are instructions.
-    native_max: maximum that propagates NaN is one. vector_bits: of one register."""
+    native_fma: so is a fused multiply-add. native_max: so is a maximum that propagates NaN. vector_bits: of one register."""
 
     native_half: bool
+    native_fma: bool
     native_max: bool
     vector_bits: int
 
 
 def style_of(machine: Machine) -> Style:
     arm = machine.arch == "aarch64"
-    return Style(native_half=arm or machine.has("f16c"), native_max=arm, vector_bits=max(machine.vector_bits, 64))
+    return Style(
+        native_half=arm or machine.has("f16c"),
+        native_fma=arm or machine.has("fma"),
+        native_max=arm,
+        vector_bits=max(machine.vector_bits, 64),
+    )
 
 
 class ExprEmitter:
@@ -259,7 +265,7 @@ class ExprEmitter:
             type_ = vector(value_type(dtype), lanes)
             return fn.op(f"xor {type_} {args[0]}, {arithmetic.constant(True if dtype.kind == 'bool' else -1, dtype, lanes)}")
         if op is Op.CALL:
-            value = arithmetic.call(fn, e, args, lanes)
+            value = arithmetic.call(fn, e, args, lanes, native_fma=self.style.native_fma)
         elif op in _DIVISIONS and dtype is dtypes.int64 and not (type(args[0]) is int and type(args[1]) is int):
             value = self._divide(e, args, lanes)
         else:

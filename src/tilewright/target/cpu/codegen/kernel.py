@@ -201,7 +201,7 @@ class _KernelEmitter:
     def loop_function(self, outer: ExprEmitter, loop: For, name: str, buffers: list[Buffer], variables: tuple[Expr, ...]) -> None:
         em = self.function(name, buffers, variables, "i64 %begin, i64 %end", outer)
         self.allocate(em, loop)
-        emit_loop(em, loop.var, "%begin", "%end", self.facts.written(loop.body), lambda: emit(Context(em), loop.body))
+        emit_loop(em, loop, "%begin", "%end", lambda: emit(Context(em), loop.body))
         em.fn.do("ret void")
         self.module.add(em.fn)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, Op, walk, wrap_integer
-from tilewright.kernel.nodes import Buffer, For, If, Let, Seq, Stmt, Store, While, walk_stmts
+from tilewright.kernel.nodes import For, If, Let, Seq, Stmt, Store, While, walk_stmts
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen import arithmetic, memory
 from tilewright.target.cpu.codegen.expressions import ALL_LANES, ExprEmitter
@@ -16,6 +16,7 @@ from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, shuffle_ma
 from tilewright.target.cpu.codegen.narrow_floats import round_to
 from tilewright.target.cpu.codegen.text import Operand
 
+SHORT_LOOP = 4  # iterations
 MAX_PIECES = 64  # copies of the body of one vectorised loop; beyond, a loop over the pieces
 _REDUCING = frozenset({Op.ADD, Op.MUL, Op.MIN, Op.MAX, Op.AND, Op.OR, Op.XOR})
 
@@ -71,11 +72,15 @@ def _emit_for(cx: Context, loop: For) -> None:
         if loop.kind == "vectorized" and not em.lanes and is_vectorizable(loop, em.facts):
             _emit_vectorized(cx, loop, extent)
             return
-    emit_loop(em, loop.var, 0, extent, em.facts.written(loop.body), lambda: emit(cx, loop.body))
+    emit_loop(em, loop, 0, extent, lambda: emit(cx, loop.body))
 
 
-def emit_loop(em: ExprEmitter, variable: Expr, begin: Operand, end: Operand, written: frozenset[Buffer], body: Callable[[], None]) -> None:
-    """for variable in [begin, end): body. The test is at the bottom; above it only where the range may be empty."""
+def emit_loop(em: ExprEmitter, loop: For, begin: Operand, end: Operand, body: Callable[[], None]) -> None:
+    """for loop.var in [begin, end): body. The test is at the bottom; above it only where the range may be empty.
+
+    LLVM unrolls innermost loops by its own judgement, and of those around them only short ones: copies of nests gain nothing.
+    """
+    variable, written = loop.var, em.facts.written(loop.body)
     fn = em.fn
     exit_ = fn.label("exit")
     em.forget(written)
@@ -95,9 +100,14 @@ def emit_loop(em: ExprEmitter, variable: Expr, begin: Operand, end: Operand, wri
     em.leave(mark)
     following = fn.op(f"add nuw nsw i64 {phi[0]}, 1")
     fn.set_phi(phi, "i64", ((begin, before), (following, fn.block)))
-    fn.branch(fn.op(f"icmp slt i64 {following}, {end}"), head, exit_)
+    short = type(end) is int and type(begin) is int and end - begin <= SHORT_LOOP
+    fn.branch(fn.op(f"icmp slt i64 {following}, {end}"), head, exit_, "" if short or _is_innermost(loop.body) else fn.module.plain_loop())
     fn.start(exit_)
     em.forget(written)
+
+
+def _is_innermost(body: Stmt) -> bool:
+    return not any(isinstance(s, While) or (isinstance(s, For) and s.kind not in ("vectorized", "unrolled")) for s in walk_stmts(body))
 
 
 def _emit_if(cx: Context, stmt: If) -> None:

@@ -24,7 +24,7 @@ def symbol(name: str) -> str:
 class Module:
     """The text of one LLVM module, piece by piece."""
 
-    __slots__ = ("_declarations", "_functions", "_globals", "attributes")
+    __slots__ = ("_declarations", "_functions", "_globals", "_plain_loops", "attributes")
 
     def __init__(self, attributes: str) -> None:
         """attributes: those of every function that is defined here, such as `nounwind`."""
@@ -32,6 +32,7 @@ class Module:
         self._declarations: dict[str, None] = {}
         self._globals: dict[str, str] = {}
         self._functions: list[str] = []
+        self._plain_loops = 0
 
     def declare(self, line: str) -> None:
         """Adds a declaration, once."""
@@ -45,9 +46,22 @@ class Module:
     def add(self, function: Function) -> None:
         self._functions.append(function.text(self.attributes))
 
+    def plain_loop(self) -> str:
+        """What follows the branch that closes a loop which LLVM shall not unroll."""
+        self._plain_loops += 1
+        return f", !llvm.loop !{self._plain_loops}"
+
+    def define(self, text: str) -> None:
+        """Adds a function written out as text, once."""
+        if text not in self._functions:
+            self._functions.append(text)
+
     def text(self) -> str:
         globals_ = (f"{symbol(name)} = {definition}" for name, definition in self._globals.items())
-        return "\n".join((*self._declarations, *globals_, *self._functions, ""))
+        loops = [f"!{number} = distinct !{{!{number}, !0}}" for number in range(1, self._plain_loops + 1)]
+        if loops:
+            loops.insert(0, '!0 = !{!"llvm.loop.unroll.disable"}')
+        return "\n".join((*self._declarations, *globals_, *self._functions, *loops, ""))
 
 
 class Function:
@@ -97,8 +111,8 @@ class Function:
     def jump(self, label: str) -> None:
         self._lines.append(f"  br label %{label}")
 
-    def branch(self, condition: Operand, if_true: str, if_false: str) -> None:
-        self._lines.append(f"  br i1 {condition}, label %{if_true}, label %{if_false}")
+    def branch(self, condition: Operand, if_true: str, if_false: str, metadata: str = "") -> None:
+        self._lines.append(f"  br i1 {condition}, label %{if_true}, label %{if_false}{metadata}")
 
     def phi_later(self) -> tuple[str, int]:
         """A name and a place for a phi whose incoming values are known only when its loop is closed; see `set_phi`."""
