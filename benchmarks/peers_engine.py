@@ -1,6 +1,6 @@
 """Tilewright as an engine of the peer measurement bed.
 
-    python peers.py ab --models MODELS --a tilewright --b ort --names resnet50 --threads 1,2 --engine-file benchmarks/peers_engine.py
+python peers.py ab --models MODELS --a tilewright --b ort --names resnet50 --threads 1,2 --engine-file benchmarks/peers_engine.py
 """
 
 from __future__ import annotations
