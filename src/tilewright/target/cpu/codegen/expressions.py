@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, Op
+from tilewright.ir.expr import Expr, Op, const
 from tilewright.kernel.nodes import Buffer
 from tilewright.machine.description import Machine
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen import arithmetic, memory
 from tilewright.target.cpu.codegen.conversions import convert, from_memory, to_memory
-from tilewright.target.cpu.codegen.facts import Facts
+from tilewright.target.cpu.codegen.facts import Facts, Terms
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, lane_numbers, memory_type, number, splat_constant, value_type, vector
 from tilewright.target.cpu.codegen.narrow_floats import round_to
 from tilewright.target.cpu.codegen.text import Function, Operand
 
 BRANCH_COST = 40  # operations in a side of a scalar select beyond which a branch is cheaper than computing both sides
+_ZERO = const(0)
 ALL_LANES = "splat (i1 true)"
 _EXACT = frozenset({Op.MIN, Op.MAX, Op.SELECT, Op.LOAD, Op.CONST, Op.VAR, Op.CAST, Op.BITCAST})
 _EXACT_CALLS = frozenset({"abs", "floor", "ceil", "round", "trunc", "copysign"})
@@ -61,12 +62,13 @@ class ExprEmitter:
 
     __slots__ = (
         "_depth", "_depths", "_log", "_pointers", "_reading", "_scalars", "_varying", "_vectors",
-        "axis", "facts", "first", "fn", "guard", "lanes", "level", "mask", "nonnegative_vars", "pointers", "style",
+        "axis", "facts", "first", "fn", "guard", "lanes", "level", "mask", "nonnegative_vars", "per_task", "pointers", "style",
     )  # fmt: skip
 
     def __init__(self, fn: Function, style: Style, facts: Facts) -> None:
         self.fn, self.style, self.facts = fn, style, facts
         self.pointers: dict[Buffer, str] = {}
+        self.per_task: frozenset[Buffer] = frozenset()
         self.axis: Expr | None = None
         self.lanes, self.first, self.level = 0, 0, 0
         self.mask: Operand | None = None
@@ -103,6 +105,13 @@ class ExprEmitter:
         if self._depth.get(variable, self.level) != self.level:
             self._depths = {}
         self._depth[variable] = self.level
+
+    def offset(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Terms:
+        """The element number of `buffer[indices]` from its pointer. Buffers in `per_task` have a pointer to the part of the task, which all
+        of its iterations use in turn, so that it stays in cache."""
+        if buffer in self.per_task:
+            indices = (_ZERO, *indices[1:])
+        return self.facts.offset(buffer, indices)
 
     def value_of(self, variable: Expr) -> Operand | None:
         return self._scalars.get(variable)

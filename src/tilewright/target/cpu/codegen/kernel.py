@@ -90,6 +90,7 @@ class _KernelEmitter:
     def __init__(self, kernel: Kernel, module: Module, style: Style) -> None:
         self.kernel, self.module, self.style, self.facts = kernel, module, style, Facts()
         self.read_only = frozenset(kernel.inputs)
+        self.scratch = frozenset(_workspace_buffers(kernel))
         self.regions = _regions(kernel)
         self.count = 0
 
@@ -200,6 +201,11 @@ class _KernelEmitter:
 
     def loop_function(self, outer: ExprEmitter, loop: For, name: str, buffers: list[Buffer], variables: tuple[Expr, ...]) -> None:
         em = self.function(name, buffers, variables, "i64 %begin, i64 %end", outer)
+        em.per_task = frozenset(b for b in _indexed_by(loop) if b in self.scratch and self.regions[b] is loop)
+        for buffer in buffers:
+            if buffer in em.per_task:
+                elements = em.fn.op(f"mul nsw i64 %begin, {em.scalar(self.facts.strides(buffer)[0])}")
+                em.pointers[buffer] = em.fn.op(f"getelementptr {memory_type(buffer.dtype)}, ptr {em.pointers[buffer]}, i64 {elements}")
         self.allocate(em, loop)
         emit_loop(em, loop, "%begin", "%end", lambda: emit(Context(em), loop.body))
         em.fn.do("ret void")
@@ -223,6 +229,20 @@ def _place(fn: Function, base: str, index: int) -> str:
 
 def _slot(fn: Function, base: str, index: int, type_: str) -> str:
     return fn.op(f"load {type_}, ptr {_place(fn, base, index)}, align 8")
+
+
+def _indexed_by(loop: For) -> set[Buffer]:
+    """The buffers whose every access in the loop has the loop's variable as first index."""
+    accesses: dict[Buffer, bool] = {}
+    exprs: list[Expr] = []
+    for stmt in walk_stmts(loop.body):
+        exprs.extend(own_exprs(stmt))
+        if isinstance(stmt, Store):
+            accesses[stmt.buffer] = accesses.get(stmt.buffer, True) and stmt.indices[:1] == (loop.var,)
+    for e in walk(*exprs):
+        if e.op is Op.LOAD:
+            accesses[e.attr] = accesses.get(e.attr, True) and e.args[:1] == (loop.var,)
+    return {buffer for buffer, always in accesses.items() if always}
 
 
 def _regions(kernel: Kernel) -> dict[Buffer, For | None]:

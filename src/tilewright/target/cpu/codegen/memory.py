@@ -65,7 +65,7 @@ def address(em: ExprEmitter, buffer: Buffer, terms: Terms, constant: int) -> str
 def load_scalar(em: ExprEmitter, e: Expr) -> Operand:
     """The element, the same for all lanes."""
     buffer: Buffer = e.attr
-    terms, constant = em.facts.offset(buffer, e.args)
+    terms, constant = em.offset(buffer, e.args)
     pointer = _guarded(em, buffer, address(em, buffer, list(terms), constant), bool(terms))
     element = memory_type(buffer.dtype)
     return from_memory(em.fn, em.fn.op(f"load {element}, ptr {pointer}, align {buffer.dtype.bytes}"), buffer.dtype, 0, em.style.native_half)
@@ -96,7 +96,7 @@ def load_vector(em: ExprEmitter, e: Expr) -> Operand:
 
 def store_scalar(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], value: Operand) -> None:
     """buffer[indices] = value, once."""
-    terms, constant = em.facts.offset(buffer, indices)
+    terms, constant = em.offset(buffer, indices)
     pointer = address(em, buffer, list(terms), constant)
     raw = to_memory(em.fn, value, buffer.dtype, 0, em.style.native_half)
     em.fn.do(f"store {memory_type(buffer.dtype)} {raw}, ptr {pointer}, align {buffer.dtype.bytes}")
@@ -136,7 +136,7 @@ def is_local(buffer: Buffer) -> bool:
 
 def _by_lane(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Terms, int | None, int]:
     """The terms that are equal in all lanes, the stride from lane to lane (None: not constant), the constant of lane 0."""
-    terms, constant = em.facts.offset(buffer, indices)
+    terms, constant = em.offset(buffer, indices)
     stride: int | None = 0
     uniform: Terms = []
     for term, coefficient in terms:
@@ -220,7 +220,7 @@ def _element_pointers(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...]
     if stride is not None:
         offsets: Operand = "<" + ", ".join(f"i64 {lane * stride}" for lane in range(lanes)) + ">"
     else:
-        terms, number = em.facts.offset(buffer, indices)
+        terms, number = em.offset(buffer, indices)
         offsets = splat_constant(number, "i64", lanes)
         for term, coefficient in terms:
             if em.varies(term):

@@ -1,0 +1,198 @@
+"""Each lowering pass on small kernels, by the text of what comes out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.kernel.schedule.kernels import elementwise, matmul, softmax, stencil
+from tilewright.ir.dtypes import float32
+from tilewright.ir.expr import Op, binary, const, load, select, size, var
+from tilewright.kernel.builder import KernelBuilder
+from tilewright.kernel.interpreter import interpret
+from tilewright.kernel.lower import lower
+from tilewright.kernel.lower.compact_buffers import compact_buffers
+from tilewright.kernel.lower.dissolve_blocks import dissolve_blocks
+from tilewright.kernel.lower.partition_loops import partition_loops
+from tilewright.kernel.lower.simplify_statements import simplify_statements
+from tilewright.kernel.nodes import Buffer, For, If, Kernel, Stmt, Store, seq, walk_stmts
+from tilewright.kernel.schedule import Schedule
+
+
+def body(kernel: Kernel) -> str:
+    """The statements of the kernel as text, without its signature and declarations."""
+    lines = repr(kernel).splitlines()
+    start = next(n for n, line in enumerate(lines) if line.endswith("):"))
+    kept = [line[4:] for line in lines[start + 1 :] if " = scratch(" not in line and " = local(" not in line and " = size(" not in line]
+    return "\n".join(kept).strip()
+
+
+def test_init_moves_in_front_of_the_reduction() -> None:
+    s = Schedule.of(matmul(6, 5, 10))
+    s = s.reorder("i", "k", "i_1")
+    text = body(dissolve_blocks(s.kernel))
+    assert text.startswith(
+        "for i in range(6):\n"
+        "    for i_1 in range(10):\n"
+        "        C[i, i_1] = float32(0.0)\n"
+        "    for k, i_1 in grid(5, 10):\n"
+        "        C[i, i_1] = C[i, i_1] + A[i, k] * B[k, i_1]"
+    ), text
+
+
+def test_init_of_an_empty_reduction_runs() -> None:
+    n = size("n")
+    b = KernelBuilder("total")
+    x = b.input("x", float32, (3, n))
+    kernel = lower(b.finish((b.reduce("y", (3,), (n,), lambda i, r: x[i, r], "sum"),)))
+    np.testing.assert_array_equal(interpret(kernel, [np.zeros((3, 0), np.float32)], {n: 0})[0], np.zeros(3))
+
+
+def test_init_stays_where_a_loop_mixes_spatial_and_reduction_iters() -> None:
+    s = Schedule.of(matmul(6, 5, 10))
+    s, _ = s.fuse("i_1", "k")
+    kernel = dissolve_blocks(s.kernel)
+    assert any(isinstance(stmt, If) for stmt in walk_stmts(kernel.body))
+
+
+def test_predicates_become_conditions() -> None:
+    s = Schedule.of(stencil(20))
+    s, (outer, inner) = s.split("i", 8)
+    assert body(dissolve_blocks(s.kernel)).startswith(
+        "for i_o, i_i in grid(3, 8):\n    if i_o * 8 + i_i < 20:\n        P[i_o * 8 + i_i] = x[i_o * 8 + i_i] * float32(2.0)"
+    )
+    assert outer
+    assert inner
+
+
+def test_scratch_shrinks_to_the_tile_and_becomes_local() -> None:
+    s = Schedule.of(stencil(34))
+    s, (outer, _) = s.split("i_1", 8)
+    s, _ = s.compute_at("P", outer)
+    kernel = compact_buffers(dissolve_blocks(s.kernel))
+    assert repr(kernel.scratch) == "(P: float32[10],)"
+    assert kernel.scratch[0].scope == "local"
+
+
+def test_scratch_between_two_parallel_nests_is_global() -> None:
+    s = Schedule.of(softmax(4, 11)).parallel("i").parallel("i_1")
+    kernel = lower(s.kernel)
+    assert {b.name: b.scope for b in kernel.scratch}["M"] == "global"
+
+
+def test_scratch_of_run_time_size_in_a_parallel_loop_is_one_per_iteration() -> None:
+    n = size("n", 1)
+    s = Schedule.of(elementwise(6, n))
+    s, _ = s.compute_at("B", "i_4")
+    s, _ = s.compute_at("A", "i_4")
+    kernel = lower(s.parallel("i_4").kernel)
+    assert sorted(map(repr, kernel.scratch)) == ["A: float32[6, 1, n]", "B: float32[6, 1, n]"]
+    assert {b.scope for b in kernel.scratch} == {"global"}
+
+
+def test_scratch_under_a_vectorized_loop_has_an_element_for_each_lane() -> None:
+    s = Schedule.of(elementwise(6, 16))
+    s, _ = s.compute_at("B", "i_5")
+    kernel = lower(s.vectorize("i_5").kernel)
+    assert next(b for b in kernel.scratch if b.name == "B").shape[-1] is const(16)
+
+
+def carried(first: Stmt, value: Buffer) -> Kernel:
+    i, k = var("i"), var("k")
+    x, y = Buffer("x", float32, (const(4), const(5))), Buffer("y", float32, (const(5),))
+    update = Store(value, (i,), load(value, (i,)) + load(x, (k, i)))
+    last = If(binary(Op.EQ, k, const(3)), Store(y, (i,), load(value, (i,))))
+
+    return Kernel("carried", (x,), (y,), For(k, const(4), For(i, const(5), seq(first, update, last))), (), (value,))
+
+
+def test_scratch_that_carries_values_between_iterations_keeps_its_size() -> None:
+    i, k = var("i"), var("k")
+    value = Buffer("value", float32, (const(5),))
+    kernel = carried(If(binary(Op.EQ, k, const(0)), Store(value, (i,), const(0.0, float32))), value)
+    lowered = lower(kernel)
+    assert lowered.scratch[0].shape == (const(5),)
+    x = np.arange(20, dtype=np.float32).reshape(4, 5)
+    np.testing.assert_array_equal(interpret(lowered, [x])[0], x.sum(0))
+
+
+def test_conditions_leave_loops_that_they_do_not_depend_on() -> None:
+    n = size("n", 1)
+    i, j = var("i"), var("j")
+    y = Buffer("y", float32, (n, const(4)))
+    inner = If(binary(Op.AND, i * 8 < n, j < 3), Store(y, (i, j), const(1.0, float32)))
+    kernel = simplify_statements(Kernel("k", (), (y,), For(i, const(8), For(j, const(4), inner)), (n,)))
+    expected = (
+        "for i in range(8):\n"
+        "    if i * 8 < n:\n"
+        "        for j in range(4):\n"
+        "            if j < 3:\n"
+        "                y[i, j] = float32(1.0)"
+    )
+    assert body(kernel) == expected
+
+
+def test_loops_of_one_iteration_and_proved_conditions_go() -> None:
+    i, j = var("i"), var("j")
+    y = Buffer("y", float32, (const(8),))
+    store = If(i * 8 + j < 8, Store(y, (i * 8 + j,), const(1.0, float32)))
+    kernel = simplify_statements(Kernel("k", (), (y,), For(i, const(1), For(j, const(8), store))))
+    assert body(kernel) == "for j in range(8):\n    y[j] = float32(1.0)"
+
+
+def tail(extent: int | None, kind: str = "serial") -> Kernel:
+    n = size("n", 1) if extent is None else const(extent)
+    i, j = var("i"), var("j")
+    y = Buffer("y", float32, (n,))
+    store = If(i * 16 + j < n, Store(y, (i * 16 + j,), const(1.0, float32)))
+    loop = For(i, (n + 15) // 16, For(j, const(16), store, "vectorized"), kind)  # type: ignore[arg-type]
+    return Kernel("tail", (), (y,), loop, () if extent is not None else (n,))
+
+
+def test_a_tail_is_split_off() -> None:
+    kernel = simplify_statements(partition_loops(simplify_statements(tail(100))))
+    assert body(kernel) == (
+        "for i in range(6):\n"
+        "    for j in vectorized(16):\n"
+        "        y[i * 16 + j] = float32(1.0)\n"
+        "for j in vectorized(16):\n"
+        "    if j < 4:\n"
+        "        y[j + 96] = float32(1.0)"
+    )
+
+
+def test_a_tail_of_run_time_size_is_split_off_without_a_loop() -> None:
+    kernel = lower(tail(None))
+    text = body(kernel)
+    assert text.startswith("for i in range(n // 16):\n    for j in vectorized(16):\n        y[i * 16 + j] = float32(1.0)\nif "), text
+    assert text.count("for ") == 3
+
+
+def test_a_parallel_loop_stays_one_loop() -> None:
+    loops = [s for s in walk_stmts(lower(tail(100, "parallel")).body) if isinstance(s, For) and s.kind == "parallel"]
+    assert len(loops) == 1
+    assert isinstance(loops[0].body, If)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_padding_leaves_the_middle_of_a_row_without_conditions(stride: int) -> None:
+    i, r = var("i"), var("r")
+    x, y = Buffer("x", float32, (const(20),)), Buffer("y", float32, (const(20 // stride), const(3)))
+    at = i * stride + r - 1
+    value = select(binary(Op.AND, const(0) <= at, at < 20), load(x, (at,)), const(0.0, float32))
+    kernel = Kernel("pad", (x,), (y,), For(i, const(20 // stride), For(r, const(3), Store(y, (i, r), value), "unrolled")))
+    lowered = lower(kernel)
+    middle = max((s for s in walk_stmts(lowered.body) if isinstance(s, For) and s.kind == "serial"), key=lambda s: s.extent.value)
+    assert middle.extent.value == (18 if stride == 1 else 9)
+    assert "select" not in repr(middle)
+    data = np.arange(1, 21, dtype=np.float32)
+    np.testing.assert_array_equal(interpret(lowered, [data])[0], interpret(kernel, [data])[0])
+
+
+def test_large_bodies_are_not_copied() -> None:
+
+    n, i = size("n", 1), var("i")
+    y = Buffer("y", float32, (n, const(500)))
+    stores = seq(*(Store(y, (i, const(c)), const(1.0, float32)) for c in range(500)))
+    kernel = Kernel("large", (), (y,), For(i, (n + 3) // 4 * 4, If(i < n, stores)), (n,))
+    assert partition_loops(kernel) is kernel
