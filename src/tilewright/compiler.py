@@ -33,7 +33,7 @@ from tilewright.transform.fold_constants import fold_constants
 from tilewright.transform.functions import on_all_functions
 from tilewright.transform.fuse import fuse
 from tilewright.transform.inline_calls import inline_calls
-from tilewright.transform.push_transposes import push_transposes
+from tilewright.transform.push_movement import push_movement
 from tilewright.transform.recognise import recognise_composites
 from tilewright.transform.simplify import simplify_graph
 from tilewright.transform.sink_constants import sink_constants
@@ -55,7 +55,7 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     GraphPass("simplify", simplify_graph, 1, "canonical form, which every pattern below is written in"),
     GraphPass("fold_constants", fold_constants, 1, "after simplify, which brings constants together; before patterns, which match constants"),
     GraphPass("recognise_composites", recognise_composites, 1, "while decomposed layer norms, GELUs, softmaxes still stand as exported"),
-    GraphPass("push_transposes", push_transposes, 1, "after recognition, which wants last axes; before weights meet what follows"),
+    GraphPass("push_movement", push_movement, 1, "after recognition, which wants last axes; before weights meet what follows"),
     GraphPass("fold_batch_norm", fold_batch_norm, 1, "before composites open, while batch norms still are one node next to their convolution"),
     GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
     GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.graph.node import Array, Node, Operator, Value
-from tilewright.graph.ops import Binary, BroadcastTo, Cast, Constant, Reshape, Select, Unary, constant
+from tilewright.graph.ops import Binary, BroadcastTo, Cast, Constant, Select, Unary, constant
 from tilewright.graph.ops.scalars import BINARY, UNARY, array_function
-from tilewright.graph.shapes import is_one
 from tilewright.ir.dtypes import DType
 from tilewright.transform.match import array_of, binary_of, fn_of, made_by, number, unary_of, uniform
 from tilewright.transform.rewriting import Answer, Rewriter, Rules
@@ -60,13 +59,6 @@ def _smallest(r: Rewriter, value: Value, node: Node) -> Value:
         element = uniform(value)
         if element is not None:
             return r.emit(constant(np.asarray(element)))
-    reshape = made_by(value, Reshape)
-    if reshape is not None:
-        # Leading axes of size 1 are what broadcasting puts there by itself.
-        x = value.node.inputs[0]
-        extra = value.type.rank - x.type.rank
-        if extra > 0 and value.shape[extra:] == x.shape and all(map(is_one, value.shape[:extra])):
-            return x
     return value
 
 
@@ -303,7 +295,7 @@ def keeps_values(source: DType, target: DType) -> bool:
     if source is target:
         return True
     if source.kind == "bool":
-        return target.kind in ("int", "uint", "float")
+        return target.kind in ("int", "uint", "float") and target.name != "float8e8m0"  # which has no zero
     if source.is_integer and target.is_integer:
         return target.bits >= source.bits if source.kind == target.kind else target.is_signed and target.bits > source.bits
     if source.is_integer and target.is_float:

@@ -265,16 +265,16 @@ def gather_known(r: Rewriter, node: Node) -> Answer:
 
 
 def reduce_nothing(r: Rewriter, node: Node) -> Answer:
-    """Axes of size 1 need no reduction."""
+    """Axes of size 1 need no reduction. Axes are counted from the front, in order."""
     (x,) = node.inputs
     op = node.op
     assert isinstance(op, Reduce)
     axes = normalize_axes(op.axes, x.type.rank, op.fn)
     real = tuple(axis for axis in axes if not is_one(x.shape[axis]))
-    if len(real) == len(axes):
-        return r.emit(Reduce(op.fn, axes, op.keepdims), x) if axes != op.axes else None
-    kept = r.emit(Reduce(op.fn, real, True), x) if real else x
-    return r.emit(Reshape(node.types[0].shape), kept)
+    if not real:
+        return r.emit(Reshape(node.types[0].shape), x)
+    kept = real if op.keepdims else axes
+    return r.emit(Reduce(op.fn, kept, op.keepdims), x) if kept != op.axes else None
 
 
 RULES: Rules = {
