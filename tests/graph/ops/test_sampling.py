@@ -7,6 +7,7 @@ import pytest
 
 from tests.graph.ops.kernels import check_operator
 from tests.graph.ops.onnx_oracle import onnx_result
+from tilewright.graph.ops.deformable import DeformableColumns
 from tilewright.graph.ops.sampling import GridSample, RoiAlign
 
 
@@ -55,3 +56,20 @@ def test_roi_align(samples: int, maximum: bool, half_pixel: bool) -> None:
         spatial_scale=0.8,
     )
     np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("masked", [False, True])
+def test_deformable_convolution(groups: int, masked: bool) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2, 4, 5, 6)).astype(np.float32)
+    offsets = rng.uniform(-2, 2, (2, groups * 4 * 2, 3, 6)).astype(np.float32)
+    mask = rng.uniform(0, 1, (2, groups * 4, 3, 6)).astype(np.float32)
+    operands = [x, offsets, mask] if masked else [x, offsets]
+    (columns,) = check_operator(DeformableColumns((2, 2), (2, 1), (1, 2), (1, 1), groups), operands, tolerance=1e-5)
+    weights = rng.standard_normal((3, 4, 2, 2)).astype(np.float32)
+    product = np.einsum("nckhw,ock->nohw", columns, weights.reshape(3, 4, 4))
+    attributes = {"kernel_shape": [2, 2], "strides": [2, 1], "dilations": [1, 2], "pads": [1, 1, 0, 1], "offset_group": groups}
+    inputs = [x, weights, offsets, None, mask] if masked else [x, weights, offsets]
+    expected = onnx_result("DeformConv", inputs, opset=19, **attributes)
+    np.testing.assert_allclose(product, expected, rtol=1e-4, atol=1e-4)

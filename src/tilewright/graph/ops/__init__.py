@@ -6,6 +6,7 @@ from tilewright.graph.ops.attention import Attention
 from tilewright.graph.ops.contraction import Contract
 from tilewright.graph.ops.control import Call, If, Loop, branch, scan
 from tilewright.graph.ops.convolution import Convolution, ConvolutionTranspose
+from tilewright.graph.ops.deformable import DeformableColumns
 from tilewright.graph.ops.detection import NonMaxSuppression, non_max_suppression
 from tilewright.graph.ops.elementwise import Binary, Bitcast, Cast, Select, Unary
 from tilewright.graph.ops.fused import Fused
@@ -45,6 +46,7 @@ OPERATORS: dict[str, type[Operator]] = {
         TreeEnsemble,
         QuantizedLstm,
         GridSample, RoiAlign,
+        DeformableColumns,
     )
 }  # fmt: skip
 
@@ -66,6 +68,7 @@ __all__ = [
     "Convolution",
     "ConvolutionTranspose",
     "CumulativeScan",
+    "DeformableColumns",
     "Dequantize",
     "DynamicQuantize",
     "Fused",

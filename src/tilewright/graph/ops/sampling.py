@@ -70,7 +70,7 @@ class GridSample(Operator):
                     weight = np.where((index >= 0) & (index < n), weight, 0)
                 index = self._reflected_array(index, n) if self.padding == "reflection" else index
                 at.append(np.clip(index, 0, n - 1).astype(np.int64))
-            values = np.moveaxis(x.astype(work)[(batch, slice(None), *at)], -1, 1)
+            values = np.moveaxis(np.moveaxis(x.astype(work), 1, -1)[(batch, *at)], -1, 1)
             result += values * weight[:, None]
         return (result.astype(x.dtype),)
 
@@ -78,10 +78,10 @@ class GridSample(Operator):
         one, half = v.dtype.type(1), v.dtype.type(0.5)
         place = (v + one) * half * v.dtype.type(n - 1) if self.align_corners else ((v + one) * v.dtype.type(n) - one) * half
         if self.mode != "cubic" and self.padding == "border":
-            return np.clip(place, 0, n - 1)
+            return np.asarray(np.clip(place, 0, n - 1))
         if self.mode != "cubic" and self.padding == "reflection":
-            return np.clip(self._reflected_array(place, n), 0, n - 1)
-        return place
+            return np.asarray(np.clip(self._reflected_array(place, n), 0, n - 1))
+        return np.asarray(place)
 
     def _reflected_array(self, place: Array, n: int) -> Array:
         low, span = (0.0, n - 1.0) if self.align_corners else (-0.5, float(n))

@@ -9,12 +9,15 @@ from fractions import Fraction
 import numpy as np
 
 from tilewright.frontend.onnx.context import NodeContext, Table
+from tilewright.frontend.onnx.operators.convolution import spatial, with_bias
+from tilewright.frontend.onnx.operators.matmul import contract
 from tilewright.graph.node import Value
-from tilewright.graph.ops import Concat, GridSample, Resize, RoiAlign
+from tilewright.graph.ops import Concat, DeformableColumns, GridSample, Iota, Resize, RoiAlign
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, const, floordiv
-from tilewright.support.errors import ModelError
+from tilewright.ir.dtypes import DType
+from tilewright.ir.expr import Expr, const, floordiv, maximum
+from tilewright.support.errors import ModelError, UnsupportedOperatorError
 
 MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "cubic": "cubic", "bicubic": "cubic"}
 LIMIT = 1 << 16  # scales are rationals with a denominator up to this
@@ -209,7 +212,58 @@ def roi_align(ctx: NodeContext) -> Value:
     return ctx.cast(ctx.one(op, ctx.cast(x, work), ctx.cast(rois, work), batch), x.type.dtype)
 
 
+def affine_grid(ctx: NodeContext) -> Value:
+    """theta [N, d, d + 1] applied to the coordinates of an image of `size` (N, C, *S): [N, *S, d], last spatial axis first."""
+    theta = ctx.input(0)
+    size = ctx.as_sizes(ctx.input(1), f"{ctx.node.output[0]}_size")
+    dims, dtype = size[2:], theta.type.dtype
+    d = len(dims)
+    theta = ctx.refine(theta, (size[0], const(d), const(d + 1)))
+    result: Value | None = None
+    for i in range(d + 1):  # coordinate i of the grid runs over spatial axis d - 1 - i; the last column is the shift
+        column = ctx.reshape(ctx.slice_axis(theta, 2, i, 1), (size[0], *[1] * d, d))
+        if i < d:
+            axis = d - 1 - i
+            line = _coordinates(ctx, dims[axis], bool(ctx.attribute("align_corners", 0)), dtype)
+            column = ctx.binary("mul", column, ctx.reshape(line, [dims[axis] if a == axis else 1 for a in range(d)] + [1]))
+        result = column if result is None else ctx.binary("add", result, column)
+    if result is None:
+        raise ModelError("AffineGrid of an image without spatial axes", where=ctx.where)
+    return result
+
+
+def _coordinates(ctx: NodeContext, dim: Expr, align: bool, dtype: DType) -> Value:
+    """The places in [-1, 1] of the elements of an axis: from end to end, or the centers of equal cells."""
+    steps = ctx.cast(ctx.one(Iota(dim, dtypes.int64)), dtype)
+    if align:
+        last = ctx.size_number(canonical(maximum(dim - 1, 1)), dtype)
+        return ctx.binary("sub", ctx.binary("div", ctx.binary("mul", steps, 2.0), last), 1.0)
+    cells = ctx.size_number(dim, dtype)
+    return ctx.binary("sub", ctx.binary("div", ctx.binary("add", ctx.binary("mul", steps, 2.0), 1.0), cells), 1.0)
+
+
+def deformable_convolution(ctx: NodeContext) -> Value:
+    """x, weights [O, C/groups, kh, kw], offsets, bias, mask: the displaced samples, then a product over channels and taps."""
+    x, w, offsets = ctx.input(0), ctx.input(1), ctx.input(2)
+    kernel = tuple(dim.value for dim in w.shape[2:] if dim.is_const)
+    if x.type.rank != 4 or len(kernel) != 2 or not w.shape[0].is_const:
+        raise UnsupportedOperatorError(f"DeformConv of {x.type!r} with weights {w.type!r} is not supported", where=ctx.where)
+    pads = ctx.attribute("pads") or [0] * 4
+    strides, dilations = spatial(ctx, "strides", 2), spatial(ctx, "dilations", 2)
+    groups = ctx.attribute("group", 1)
+    op = DeformableColumns(kernel, strides, dilations, tuple(pads[:2]), ctx.attribute("offset_group", 1))
+    columns = ctx.one(op, x, offsets, *([ctx.input(4)] if ctx.has(4) else []))
+    batch, channels, taps, *out = columns.shape
+    shared = canonical(channels // groups)
+    left = ctx.reshape(columns, (batch, groups, canonical(shared * taps), *out))
+    right = ctx.reshape(w, (groups, canonical(w.shape[0] // groups), canonical(shared * taps)))
+    product = contract(ctx, left, "ngkhw", right, "gok", "ngohw")
+    return with_bias(ctx, ctx.reshape(product, (batch, w.shape[0], *out)), ctx.optional(3))
+
+
 IMPORTERS: Table = {
+    ("", "AffineGrid"): affine_grid,
+    ("", "DeformConv"): deformable_convolution,
     ("", "GridSample"): grid_sample,
     ("", "Resize"): resize,
     ("", "RoiAlign"): roi_align,
