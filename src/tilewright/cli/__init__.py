@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
+AGAIN_S = 0.01
 
 
 def main() -> None:
     """Run the command line with the arguments of this process, and exit."""
+    sys.unraisablehook = _interrupt_again
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # where an encoding lacks the digits' shades, better a question mark than no answer
@@ -20,3 +26,16 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.exit(INTERRUPTED)
+
+
+def _interrupt_again(lost: UnraisableHookArgs) -> None:
+    """Ctrl-C in the middle of a callback from C (a weak reference dies, an object is finalised) would be reported and forgotten."""
+    if lost.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(lost)
+        return
+    import _thread
+    from threading import Timer
+
+    timer = Timer(AGAIN_S, _thread.interrupt_main)
+    timer.daemon = True
+    timer.start()

@@ -7,7 +7,6 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import typer
@@ -92,10 +91,10 @@ def read_inputs(texts: Sequence[str] | None, specs: Sequence[TensorSpec]) -> dic
             for name, path in pairs([text], "--input").items():
                 files[name] = _read(path, name)
         else:
-            archive = _load(text)
-            if not hasattr(archive, "files"):
+            arrays = _load(text)
+            if not isinstance(arrays, dict):
                 raise typer.BadParameter(f"'{text}' holds one array: say of which input, as in x={text}", param_hint="--input")
-            files.update({name: archive[name] for name in archive.files})
+            files.update(arrays)
     types = {spec.name: spec.dtype for spec in specs}
     # NumPy's files know no bfloat16 and the like: their elements come back as raw bytes
     return {name: a.view(types[name]) if a.dtype.kind == "V" and name in types else a for name, a in files.items()}
@@ -103,16 +102,21 @@ def read_inputs(texts: Sequence[str] | None, specs: Sequence[TensorSpec]) -> dic
 
 def _read(path: str, name: str) -> Array:
     found = _load(path)
-    if not hasattr(found, "files"):
-        return np.asarray(found)
-    if name in found.files or len(found.files) == 1:
-        return np.asarray(found[name if name in found.files else found.files[0]])
-    raise InputError(f"'{path}' holds no array '{name}'", hint=f"it holds {', '.join(found.files)}")
+    if not isinstance(found, dict):
+        return found
+    if name in found or len(found) == 1:
+        return found[name] if name in found else next(iter(found.values()))
+    raise InputError(f"'{path}' holds no array '{name}'", hint=f"it holds {', '.join(found)}")
 
 
-def _load(path: str) -> Any:
+def _load(path: str) -> Array | dict[str, Array]:
+    """The array of an .npy file, or the arrays of an .npz file by name."""
     try:
-        return np.load(path, allow_pickle=False)
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        with found:
+            return {name: found[name] for name in found.files}
     except OSError as error:
         raise InputError(f"'{path}' cannot be opened: {error.strerror or error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile):
