@@ -12,10 +12,10 @@ from tilewright.ir import dtypes
 from tilewright.ir.expr import const, size
 from tilewright.ir.types import tensor
 from tilewright.transform.decompose import open_composites
-from tilewright.transform.functions import map_functions, on_all_functions, on_function
+from tilewright.transform.functions import held_functions, map_functions, on_all_functions, on_function
 from tilewright.transform.simplify import simplify_graph
 from tilewright.transform.sink_constants import sink_constants
-from tilewright.transform.verify import held_functions, verify_function
+from tilewright.transform.verify import verify_function
 
 F32 = dtypes.float32
 
@@ -25,7 +25,7 @@ def names(function: Function) -> set[str]:
     found: set[str] = set()
     for node in walk_nodes(function.results):
         found.add(node.op.name)
-        for held in held_functions(node):
+        for held in held_functions(node.op):
             found |= names(held)
     return found
 

@@ -135,7 +135,8 @@ def test_golden(name: str, cases: dict[str, str], golden: Golden) -> None:
 NEUTRAL = [
     ("add", "0.0", "float32"), ("sub", "0.0", "float32"), ("mul", "1.0", "float32"), ("div", "1.0", "float32"), ("pow", "1.0", "float32"),
     ("max", "-inf", "float32"), ("add", "0", "int32"), ("mul", "1", "int32"), ("bitwise_and", "-1", "int32"),
-    ("bitwise_or", "0", "uint8"), ("bitwise_and", "255", "uint8"), ("min", "255", "uint8"), ("max", "0", "uint8"), ("and", "True", "bool"), ("or", "False", "bool"),
+    ("bitwise_or", "0", "uint8"), ("bitwise_and", "255", "uint8"), ("min", "255", "uint8"), ("max", "0", "uint8"),
+    ("and", "True", "bool"), ("or", "False", "bool"),
 ]  # fmt: skip
 
 

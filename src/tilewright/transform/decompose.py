@@ -14,8 +14,9 @@ from tilewright.graph.node import (
     has_decomposition,
     has_definition,
     rewrite_function,
+    walk_nodes,
 )
-from tilewright.transform.functions import map_functions
+from tilewright.transform.functions import function_fields, map_functions
 
 Takes = Callable[[Operator], bool]
 
@@ -30,6 +31,9 @@ def open_composites(function: Function, takes: Takes = takes_defined) -> Functio
     that `takes` accepts or that cannot be opened."""
     memo: dict[Function, Function] = {}
 
+    def is_concerned(node: Node) -> bool:
+        return bool(function_fields(type(node.op))) or (has_decomposition(node.op) and not takes(node.op))
+
     def visit(g: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
         if has_decomposition(node.op) and not takes(node.op):
             return decompose(node.op, g, inputs)
@@ -38,9 +42,11 @@ def open_composites(function: Function, takes: Takes = takes_defined) -> Functio
 
     def opened(f: Function) -> Function:
         if f not in memo:
-            before, after = f, rewrite_function(f, visit)
-            while after is not before:
+            after = f
+            while any(map(is_concerned, walk_nodes(after.results))):
                 before, after = after, rewrite_function(after, visit)
+                if after is before:
+                    break
             memo[f] = after
         return memo[f]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 
-from tilewright.graph.node import Function, GraphBuilder, Module, Operator, Value, rewrite_function
+from tilewright.graph.node import Function, GraphBuilder, Module, Operator, Value, rewrite_function, walk_nodes
 
 Pass = Callable[[Function], Function]
 
@@ -24,7 +25,9 @@ def on_function(function: Function, apply: Pass, memo: dict[Function, Function])
     def nested(f: Function) -> Function:
         return on_function(f, apply, memo)
 
-    inner = rewrite_function(function, lambda g, node, inputs: _with_nested(g, node.op, inputs, nested))
+    inner = function
+    if any(function_fields(type(node.op)) for node in walk_nodes(function.results)):
+        inner = rewrite_function(function, lambda g, node, inputs: _with_nested(g, node.op, inputs, nested))
     result = apply(inner)
     memo[function] = result
     return result
@@ -35,13 +38,23 @@ def _with_nested(g: GraphBuilder, op: Operator, inputs: Sequence[Value], nested:
     return None if changed is op else g.emit(changed, *inputs)
 
 
+@lru_cache(maxsize=None)
+def function_fields(kind: type[Operator]) -> tuple[str, ...]:
+    """The attributes of an operator that are functions."""
+    return tuple(f.name for f in fields(kind) if f.type in ("Function", Function))
+
+
+def held_functions(op: Operator) -> list[Function]:
+    """The functions among an operator's attributes."""
+    return [getattr(op, name) for name in function_fields(type(op))]
+
+
 def map_functions(op: Operator, apply: Pass) -> Operator:
     """The operator with each function among its attributes mapped."""
     changes = {}
-    for f in fields(op):
-        value = getattr(op, f.name)
-        if isinstance(value, Function):
-            mapped = apply(value)
-            if mapped is not value:
-                changes[f.name] = mapped
+    for name in function_fields(type(op)):
+        value = getattr(op, name)
+        mapped = apply(value)
+        if mapped is not value:
+            changes[name] = mapped
     return replace(op, **changes) if changes else op

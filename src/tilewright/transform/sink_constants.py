@@ -11,6 +11,8 @@ from tilewright.graph.ops import Constant, If, Loop
 
 def sink_constants(function: Function) -> Function:
     """The function with captures of branches and loops that are constants moved inside; unused captures are dropped."""
+    if not any(isinstance(node.op, (If, Loop)) for node in walk_nodes(function.results)):
+        return function
     return rewrite_function(function, _visit)
 
 

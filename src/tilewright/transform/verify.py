@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from tilewright.graph.node import Function, Module, Node, Parameter, operator_sizes, walk_nodes
 from tilewright.graph.ops import Call
 from tilewright.ir.expr import Expr
 from tilewright.support.errors import TilewrightError, VerifyError
+from tilewright.transform.functions import held_functions
 
 
 def verify_module(module: Module, after: str = "") -> None:
@@ -38,13 +37,8 @@ def verify_function(function: Function, after: str = "") -> None:
             raise VerifyError(
                 _title(after, f"function {function.name}: {error.what}"), where=str(node.origin or node), why=error.why
             ) from error
-        for held in held_functions(node):
+        for held in held_functions(node.op):
             verify_function(held, after)
-
-
-def held_functions(node: Node) -> list[Function]:
-    """The functions among an operator's attributes."""
-    return [value for f in fields(node.op) if isinstance(value := getattr(node.op, f.name), Function)]
 
 
 def _verify_node(function: Function, node: Node, binding: dict[Expr, set[Node]]) -> None:
