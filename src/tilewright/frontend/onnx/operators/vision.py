@@ -245,13 +245,14 @@ def _coordinates(ctx: NodeContext, dim: Expr, align: bool, dtype: DType) -> Valu
 def deformable_convolution(ctx: NodeContext) -> Value:
     """x, weights [O, C/groups, kh, kw], offsets, bias, mask: the displaced samples, then a product over channels and taps."""
     x, w, offsets = ctx.input(0), ctx.input(1), ctx.input(2)
-    kernel = tuple(dim.value for dim in w.shape[2:] if dim.is_const)
+    kernel = [int(dim.value) for dim in w.shape[2:] if dim.is_const]
     if x.type.rank != 4 or len(kernel) != 2 or not w.shape[0].is_const:
         raise UnsupportedOperatorError(f"DeformConv of {x.type!r} with weights {w.type!r} is not supported", where=ctx.where)
     pads = ctx.attribute("pads") or [0] * 4
-    strides, dilations = spatial(ctx, "strides", 2), spatial(ctx, "dilations", 2)
+    (down, across), (tall, wide) = spatial(ctx, "strides", 2), spatial(ctx, "dilations", 2)
     groups = ctx.attribute("group", 1)
-    op = DeformableColumns(kernel, strides, dilations, tuple(pads[:2]), ctx.attribute("offset_group", 1))
+    low = (int(pads[0]), int(pads[1]))
+    op = DeformableColumns((kernel[0], kernel[1]), (down, across), (tall, wide), low, ctx.attribute("offset_group", 1))
     columns = ctx.one(op, x, offsets, *([ctx.input(4)] if ctx.has(4) else []))
     batch, channels, taps, *out = columns.shape
     shared = canonical(channels // groups)
