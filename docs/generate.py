@@ -1,14 +1,18 @@
-"""Write the pages of the documentation that are made from tables in the code.
+"""Write the parts of the documentation that are made by the code.
 
     python docs/generate.py           write them
-    python docs/generate.py --check   say which are out of date; exit code 1 if any is
+    python docs/generate.py --check   say which tables are out of date; exit code 1 if any is
 
-A page is its template in docs/templates, with each {NAME} replaced by a table made here.
+A page with tables is its template in docs/templates, with each {NAME} replaced by a table made here. In all other pages the outputs
+shown below a program or a command are what it prints (`snippets.py`); the tests of the documentation check those.
 """
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from snippets import pages, refreshed, snippets_of
 
 from tilewright.machine.cpus import CPUS
 from tilewright.machine.targets import OPTIONS, named_machine
@@ -87,6 +91,14 @@ def main(arguments: list[str]) -> int:
     for page in stale:
         (DOCS / page).write_text(render(page), encoding="utf-8")
         print(f"wrote docs/{page}")
+    for path in pages():
+        text = path.read_text(encoding="utf-8")
+        if path.name not in PAGES and any(snippet.marker.startswith("output") for snippet in snippets_of(text)):
+            with tempfile.TemporaryDirectory() as folder:
+                new = refreshed(text, Path(folder))
+            if new != text:
+                path.write_text(new, encoding="utf-8")
+                print(f"wrote the outputs of {path.name}")
     return 0
 
 
