@@ -31,7 +31,7 @@ from tilewright.transform.decompose import open_composites
 from tilewright.transform.fold_batch_norm import fold_batch_norm
 from tilewright.transform.fold_constants import fold_constants
 from tilewright.transform.functions import on_all_functions
-from tilewright.transform.fuse import fuse
+from tilewright.transform.fuse import fuse, isolate
 from tilewright.transform.inline_calls import inline_calls
 from tilewright.transform.push_movement import push_movement
 from tilewright.transform.recognise import recognise_composites
@@ -42,26 +42,29 @@ from tilewright.transform.verify import verify_module
 
 @dataclass(frozen=True, slots=True)
 class GraphPass:
-    """A pass over one function. `level`: the least `opt_level` at which it runs; 0 for those that code generation cannot do without."""
+    """A pass over one function. `level`: the least `opt_level` at which it runs; 0 for those that code generation cannot do without.
+    `exact`: results keep their bits; others do not run under `precision="strict"`."""
 
     name: str
     apply: Callable[[Function], Function]
     level: int
     reason: str
+    exact: bool = True
 
 
 GRAPH_PASSES: tuple[GraphPass, ...] = (
     GraphPass("sink_constants", sink_constants, 0, "first: constants that reach loop bodies can be folded and packed there"),
     GraphPass("simplify", simplify_graph, 1, "canonical form, which every pattern below is written in"),
     GraphPass("fold_constants", fold_constants, 1, "after simplify, which brings constants together; before patterns, which match constants"),
-    GraphPass("recognise_composites", recognise_composites, 1, "while decomposed layer norms, GELUs, softmaxes still stand as exported"),
+    GraphPass("recognise_composites", recognise_composites, 1, "while decomposed layer norms, GELUs, softmaxes still stand as exported", False),
     GraphPass("push_movement", push_movement, 1, "after recognition, which wants last axes; before weights meet what follows"),
-    GraphPass("fold_batch_norm", fold_batch_norm, 1, "before composites open, while batch norms still are one node next to their convolution"),
+    GraphPass("fold_batch_norm", fold_batch_norm, 1, "before composites open, while batch norms still are one node next to their convolution", False),
     GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
     GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),
     GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
     GraphPass("sink_folded", sink_constants, 0, "weights that only folding made constants reach the loops that use them in every iteration"),
-    GraphPass("fuse", fuse, 0, "last: groups are final, nothing may look inside afterwards"),
+    GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards"),
+    GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),
 )
 
 
@@ -69,7 +72,7 @@ def optimise(module: Module, settings: Settings, watch: Callable[[str, Module], 
     """The module after all graph passes of `settings.opt_level`; `watch` sees it after each."""
     module = inline_calls(module)  # before every pass: they look at one function at a time
     for graph_pass in GRAPH_PASSES:
-        if settings.opt_level >= graph_pass.level:
+        if settings.opt_level >= graph_pass.level and (graph_pass.exact or settings.precision != "strict"):
             module = on_all_functions(module, graph_pass.apply)
             if settings.verify:
                 verify_module(module, graph_pass.name)

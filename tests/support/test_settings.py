@@ -21,7 +21,7 @@ def test_defaults_come_from_an_empty_environment() -> None:
         ("TILEWRIGHT_CACHE_DIR", "/somewhere/else", "cache_dir", Path("/somewhere/else")),
         ("TILEWRIGHT_CACHE_LIMIT_MB", "10", "cache_limit_mb", 10),
         ("TILEWRIGHT_PRECISION", "Strict", "precision", "strict"),
-        ("TILEWRIGHT_DETERMINISTIC", "yes", "deterministic", True),
+        ("TILEWRIGHT_VERIFY", "yes", "verify", True),
         ("TILEWRIGHT_OPT_LEVEL", "0", "opt_level", 0),
         ("TILEWRIGHT_VERIFY", "1", "verify", True),
         ("TILEWRIGHT_MAX_MEMORY", "1.5GiB", "max_memory", 3 << 29),
@@ -92,7 +92,7 @@ def test_override_does_not_leak_into_another_thread() -> None:
 
 
 def test_code_key_holds_exactly_what_can_change_code() -> None:
-    changed = {"precision": "strict", "deterministic": True, "opt_level": 1}
+    changed = {"precision": "strict", "opt_level": 1}
     base = Settings()
     assert {name for name, _ in base.code_key()} == set(changed)
     for name, value in changed.items():

@@ -170,14 +170,11 @@ class Settings:
         "Arithmetic of floating-point kernels. `default`: products and sums may contract to fused multiply-add, and reductions may be "
         "reassociated. `strict`: neither; each operation rounds once, in the order of the operator's definition.",
     )
-    deterministic: bool = _setting(
-        False, Kind("bool", _check_bool), "Bit-identical results from run to run for one artifact and one number of threads."
-    )
     opt_level: int = _setting(
         3,
         _integer(0, 3),
         "How much the compiler optimises. 0: as the model says, operator by operator, for debugging; 1: graph rewrites; 2: fusion too; "
-        "3: everything.",
+        "3: schedules too (below that, kernels are plain serial loops).",
     )
     verify: bool = _setting(
         False,

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from functools import lru_cache
 
 from tilewright.graph.node import Function, GraphBuilder, Module, Operator, Value, rewrite_function, walk_nodes
+from tilewright.graph.ops import Fused
 
 Pass = Callable[[Function], Function]
 
@@ -18,7 +19,7 @@ def on_all_functions(module: Module, apply: Pass) -> Module:
 
 
 def on_function(function: Function, apply: Pass, memo: dict[Function, Function]) -> Function:
-    """`apply` on the functions nested in `function`, then on itself."""
+    """`apply` on the functions nested in `function`, then on itself. Fused groups are final: nothing looks inside."""
     if function in memo:
         return memo[function]
 
@@ -26,7 +27,7 @@ def on_function(function: Function, apply: Pass, memo: dict[Function, Function])
         return on_function(f, apply, memo)
 
     inner = function
-    if any(function_fields(type(node.op)) for node in walk_nodes(function.results)):
+    if any(function_fields(type(node.op)) and not isinstance(node.op, Fused) for node in walk_nodes(function.results)):
         inner = rewrite_function(function, lambda g, node, inputs: _with_nested(g, node.op, inputs, nested))
     result = apply(inner)
     memo[function] = result
@@ -34,7 +35,7 @@ def on_function(function: Function, apply: Pass, memo: dict[Function, Function])
 
 
 def _with_nested(g: GraphBuilder, op: Operator, inputs: Sequence[Value], nested: Pass) -> Sequence[Value] | None:
-    changed = map_functions(op, nested)
+    changed = op if isinstance(op, Fused) else map_functions(op, nested)
     return None if changed is op else g.emit(changed, *inputs)
 
 

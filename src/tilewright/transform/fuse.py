@@ -20,10 +20,9 @@ from tilewright.graph.node import Function, GraphBuilder, Node, Origin, Paramete
 from tilewright.graph.ops import BindSize, Call, Constant, Contract, Convolution, Fused, If, Loop, RefineShape, Reshape
 from tilewright.ir.expr import const
 from tilewright.ir.prove import equal_dims
-from tilewright.ir.types import static_shape
 from tilewright.transform.patterns import Pattern, pattern_of
 
-STRUCTURAL = (Parameter, Constant, Reshape, RefineShape, BindSize, If, Loop, Call)
+STRUCTURAL = (Parameter, Constant, Reshape, RefineShape, BindSize, If, Loop, Call, Fused)
 MAX_GROUP = 48  # nodes; bounds the size of one kernel's expressions
 
 
@@ -38,6 +37,15 @@ class Group:
     @property
     def root(self) -> Node:
         return self.nodes[0]
+
+
+def isolate(function: Function) -> Function:
+    """The function with every computation in a group of its own: what `fuse` gives when nothing is fused."""
+    groups: dict[Node, Group] = {}
+    for node in walk_nodes(function.results):
+        if not isinstance(node.op, STRUCTURAL):
+            groups[node] = Group([node], None if pattern_of(node).injective else node)
+    return _rebuild(function, groups)
 
 
 def is_literal(value: Value) -> bool:

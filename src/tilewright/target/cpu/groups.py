@@ -15,6 +15,7 @@ from tilewright.graph.ops import Constant, Fused
 from tilewright.kernel.lower.pipeline import lower
 from tilewright.kernel.nodes import Kernel, with_fields
 from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.verify import verify
 from tilewright.machine.description import Machine
 from tilewright.plan.build import CompiledGroup, Layout
 from tilewright.support.cache import Cache
@@ -112,12 +113,17 @@ def llvm_version() -> str:
 
 def make_code(body: Function, constants: frozenset[int], machine: Machine, settings: Settings) -> GroupCode:
     """Everything up to LLVM text for the body of a fused group whose operands in `constants` are constants of the model."""
+    strict = settings.precision == "strict"
     defined = lower_group(body)
-    schedule = schedule_kernel(defined, constants, machine)
+    scheduled = settings.opt_level >= 3
+    schedule = schedule_kernel(defined, constants, machine, reassociate=not strict) if scheduled else Schedule.of(defined)
     # math functions become polynomials before code generation, so that they are vectors like everything else
     lowered = lower(schedule.kernel)
     lowered = with_fields(lowered, body=expand_math_in(lowered.body))
-    text = generate(with_fields(lowered, name=PLACEHOLDER), machine)
+    if settings.verify:
+        for kernel in (defined, schedule.kernel, lowered):
+            verify(kernel)
+    text = generate(with_fields(lowered, name=PLACEHOLDER), machine, contract=not strict)
     symbol = f"tw_{body.name[:40]}_{content_hash(text)[:16]}"
     ir = text.replace(PLACEHOLDER, symbol)
     index = {buffer.name: i for i, buffer in enumerate(defined.inputs)}

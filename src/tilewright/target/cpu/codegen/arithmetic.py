@@ -20,6 +20,7 @@ from tilewright.target.cpu.codegen.scalar_calls import float_remainder, lane_by_
 from tilewright.target.cpu.codegen.text import Function, Operand
 
 _INTEGER = {Op.ADD: "add", Op.SUB: "sub", Op.MUL: "mul", Op.AND: "and", Op.OR: "or", Op.XOR: "xor"}
+_STRICT = {Op.ADD: "fadd", Op.SUB: "fsub", Op.MUL: "fmul", Op.DIV: "fdiv"}
 _FLOAT = {Op.ADD: "fadd contract", Op.SUB: "fsub contract", Op.MUL: "fmul contract", Op.DIV: "fdiv"}
 _COMPARE = {Op.EQ: ("eq", "oeq"), Op.NE: ("ne", "une"), Op.LT: ("lt", "olt"), Op.LE: ("le", "ole")}
 _FOLDED = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.FLOORMOD, Op.TRUNCDIV, Op.TRUNCMOD, Op.MIN, Op.MAX})
@@ -55,7 +56,7 @@ def binary(
             return _float_extreme(fn, op, dtype, a, b, lanes, native_max)
         return _intrinsic(fn, f"{'s' if dtype.kind == 'int' else 'u'}{op.value}", dtype, (a, b), lanes)
     if dtype.is_float:
-        return float_remainder(fn, dtype, a, b, lanes) if op is Op.TRUNCMOD else fn.op(f"{_FLOAT[op]} {type_} {a}, {b}")
+        return float_remainder(fn, dtype, a, b, lanes) if op is Op.TRUNCMOD else fn.op(f"{(_FLOAT if fn.module.contract else _STRICT)[op]} {type_} {a}, {b}")
     if op in _INTEGER:
         no_wrap = " nsw" if indexing and op in (Op.ADD, Op.SUB, Op.MUL) and dtype is dtypes.int64 else ""
         return fn.op(f"{_INTEGER[op]}{no_wrap} {type_} {a}, {b}")

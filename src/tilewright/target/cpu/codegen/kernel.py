@@ -30,12 +30,13 @@ ALIGNMENT = 64
 PARALLEL_FOR = "tw_parallel_for"
 
 
-def generate(kernel: Kernel, machine: Machine) -> str:
-    """The LLVM IR text of a lowered kernel (no blocks); see the module's docstring for its ABI.
+def generate(kernel: Kernel, machine: Machine, contract: bool = True) -> str:
+    """The LLVM IR text of a lowered kernel (no blocks); see the module's docstring for its ABI. `contract`: products and sums of floats may
+    become multiply-adds.
 
     Raises UnsupportedDtypeError for complex numbers and strings, InternalError for a kernel that was not lowered.
     """
-    module = Module(function_attributes(machine.vector_bits))
+    module = Module(function_attributes(machine.vector_bits), contract)
     _KernelEmitter(kernel, module, style_of(machine)).run()
     return module.text()
 

@@ -24,11 +24,13 @@ def symbol(name: str) -> str:
 class Module:
     """The text of one LLVM module, piece by piece."""
 
-    __slots__ = ("_declarations", "_functions", "_globals", "_plain_loops", "attributes")
+    __slots__ = ("_declarations", "_functions", "_globals", "_plain_loops", "attributes", "contract")
 
-    def __init__(self, attributes: str) -> None:
-        """attributes: those of every function that is defined here, such as `nounwind`."""
+    def __init__(self, attributes: str, contract: bool = True) -> None:
+        """attributes: those of every function that is defined here, such as `nounwind`. contract: float products and sums may become
+        multiply-adds."""
         self.attributes = attributes
+        self.contract = contract
         self._declarations: dict[str, None] = {}
         self._globals: dict[str, str] = {}
         self._functions: list[str] = []

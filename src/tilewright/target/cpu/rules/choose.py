@@ -13,8 +13,9 @@ from tilewright.target.cpu.rules.rowwise import schedule_rows
 from tilewright.target.cpu.rules.structure import as_product, block_of
 
 
-def schedule_kernel(kernel: Kernel, constants: frozenset[int], machine: Machine) -> Schedule:
-    """The default schedule. `constants` are the numbers of the inputs that are constants of the model (they may be repacked)."""
+def schedule_kernel(kernel: Kernel, constants: frozenset[int], machine: Machine, reassociate: bool = True) -> Schedule:
+    """The default schedule. `constants` are the numbers of the inputs that are constants of the model (they may be repacked);
+    `reassociate`: sums may be split into partial sums."""
     s = inline_producers(Schedule.of(kernel))
     names = frozenset(kernel.inputs[i].name for i in constants)
     products = [name for name in s.blocks() if as_product(block_of(s, name)) is not None]
@@ -27,7 +28,7 @@ def schedule_kernel(kernel: Kernel, constants: frozenset[int], machine: Machine)
             s = scheduled
     if not products:
         try:
-            s = schedule_rows(s, machine)
+            s = schedule_rows(s, machine, reassociate)
         except ScheduleError:
             pass
-    return schedule_rest(s, machine)
+    return schedule_rest(s, machine, reassociate)

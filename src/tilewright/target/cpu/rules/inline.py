@@ -6,7 +6,16 @@ from tilewright.ir.expr import Op, walk
 from tilewright.kernel.nodes import Block, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.support.errors import ScheduleError
-from tilewright.target.cpu.rules.structure import as_product, block_of, is_expensive, is_injective, is_movement, is_reduction, value_loads, writes_output
+from tilewright.target.cpu.rules.structure import (
+    as_product,
+    block_of,
+    is_expensive,
+    is_injective,
+    is_movement,
+    is_reduction,
+    value_loads,
+    writes_output,
+)
 
 
 def inline_producers(s: Schedule) -> Schedule:

@@ -15,11 +15,14 @@ from tilewright.target.cpu.rules.structure import block_of, extent_value, reduct
 SHORT = 8  # reduction loops up to this length are unrolled
 
 
-def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool = True) -> Schedule:
+def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool = True, reassociate: bool = True) -> Schedule:
     """Vectorise the nest of one reduction block; at the root also parallelise it and compute its elementwise consumers with it."""
     block = block_of(s, name)
     if not spatial(block) or _along_reduction(s, name):
-        return reduce_along_memory(s, name, machine, parallel)
+        if reassociate:
+            return reduce_along_memory(s, name, machine, parallel)
+        outer = list(s.loops_of(name)[-len(block.iters) :])[: len(spatial(block))]
+        return parallelise(s, outer) if parallel and outer else s
     return reduce_lanes(s, name, machine, parallel)
 
 
@@ -104,15 +107,15 @@ def reduce_along_memory(s: Schedule, name: str, machine: Machine, parallel: bool
     return parallelise(s, outer) if parallel and outer else s
 
 
-def schedule_rest(s: Schedule, machine: Machine) -> Schedule:
+def schedule_rest(s: Schedule, machine: Machine, reassociate: bool = True) -> Schedule:
     """Each nest at the root for itself."""
     for name in s.blocks():
         if name in s.nest.blocks:
-            s = schedule_alone(s, name, machine)
+            s = schedule_alone(s, name, machine, reassociate)
     return s
 
 
-def schedule_alone(s: Schedule, name: str, machine: Machine) -> Schedule:
+def schedule_alone(s: Schedule, name: str, machine: Machine, reassociate: bool) -> Schedule:
     from tilewright.target.cpu.rules.structure import is_injective, is_reduction
 
     placed = s.nest.blocks[name]
@@ -125,7 +128,7 @@ def schedule_alone(s: Schedule, name: str, machine: Machine) -> Schedule:
         if is_injective(block):
             return schedule_nest(s, name, machine)
         if is_reduction(block):
-            return schedule_reduction(s, name, machine)
+            return schedule_reduction(s, name, machine, reassociate=reassociate)
     except ScheduleError:
         pass
     loops = [loop for loop, it in zip(s.loops_of(name), block.iters) if it.kind == "spatial"]

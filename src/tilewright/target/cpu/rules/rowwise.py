@@ -11,7 +11,7 @@ from tilewright.target.cpu.rules.reduction import schedule_reduction
 from tilewright.target.cpu.rules.structure import block_of, is_injective, is_reduction, spatial, writes_output
 
 
-def schedule_rows(s: Schedule, machine: Machine) -> Schedule:
+def schedule_rows(s: Schedule, machine: Machine, reassociate: bool = True) -> Schedule:
     """Compute all blocks under the outer loops that they share, each vectorised inside; as they are where they share none."""
     names = s.blocks()
     outputs = [name for name in names if writes_output(s, name)]
@@ -23,13 +23,13 @@ def schedule_rows(s: Schedule, machine: Machine) -> Schedule:
     loops = s.loops_of(last)
     for depth in range(min(len(spatial(block_of(s, name))) for name in names), 0, -1):
         try:
-            return _at_depth(s, names, last, loops[:depth], machine)
+            return _at_depth(s, names, last, loops[:depth], machine, reassociate)
         except ScheduleError:
             continue
     return s
 
 
-def _at_depth(s: Schedule, names: tuple[str, ...], last: str, rows: tuple[str, ...], machine: Machine) -> Schedule:
+def _at_depth(s: Schedule, names: tuple[str, ...], last: str, rows: tuple[str, ...], machine: Machine, reassociate: bool) -> Schedule:
     for name in reversed(names[:-1]):
         s, _ = s.compute_at(name, rows[-1])
         used = free_vars(*block_of(s, name).bindings)
@@ -42,5 +42,5 @@ def _at_depth(s: Schedule, names: tuple[str, ...], last: str, rows: tuple[str, .
         if is_injective(block):
             s = schedule_nest(s, name, machine, parallel=False)
         elif is_reduction(block):
-            s = schedule_reduction(s, name, machine, parallel=False)
+            s = schedule_reduction(s, name, machine, parallel=False, reassociate=reassociate)
     return parallelise(s, list(rows))
