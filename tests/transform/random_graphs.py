@@ -61,9 +61,11 @@ class Known:
 
 @dataclass(slots=True)
 class Generator:
-    """Grows a graph. `pool` holds the values so far, newest last."""
+    """Grows a graph. `pool` holds the values so far, newest last. Shapes are drawn from `dims` and the named `sizes`."""
 
     rng: np.random.Generator
+    sizes: tuple[Expr, ...] = SIZES
+    dims: tuple[int, ...] = (1, 1, 2, 3, 4)
     g: GraphBuilder = field(default_factory=GraphBuilder)
     pool: dict[Value, Known] = field(default_factory=dict)
     params: list[Value] = field(default_factory=list)
@@ -102,7 +104,12 @@ class Generator:
         return draw(self.rng, shape, dtype)
 
     def shape(self, rank: int) -> tuple[Expr, ...]:
-        return tuple(SIZES[int(self.rng.integers(2))] if self.rng.random() < 0.3 else const(int(self.rng.choice((1, 1, 2, 3, 4)))) for _ in range(rank))
+        return tuple(self.dim() for _ in range(rank))
+
+    def dim(self) -> Expr:
+        if self.sizes and self.rng.random() < 0.3:
+            return self.sizes[int(self.rng.integers(len(self.sizes)))]
+        return const(int(self.rng.choice(self.dims)))
 
     def static(self, shape: Sequence[Expr]) -> tuple[int, ...] | None:
         return tuple(int(dim.value) for dim in shape) if all(dim.is_const for dim in shape) else None

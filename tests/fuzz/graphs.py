@@ -1,0 +1,96 @@
+"""Random graphs over all operators: `grow(seed)` gives a case of the fuzzer, a function and inputs at several values of its named sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.fuzz import elementwise_steps as e
+from tests.fuzz import indexing_steps as x
+from tests.fuzz import structured_steps as t
+from tests.fuzz.growth import Array, Growth, input_array
+from tests.transform import random_graphs as plain
+from tests.transform.random_graphs import Generator
+from tilewright.graph.node import Function, Parameter, Value, walk_nodes
+from tilewright.ir.expr import Expr, evaluate_int, size
+from tilewright.ir.types import tensor
+from tilewright.ir import dtypes
+
+Step = Callable[[Growth], None]
+STEPS: dict[str, tuple[float, Step]] = {
+    **{step.__name__: (weight, step) for weight, step in (
+        (2, e.math_function), (1, e.activation), (1, e.integer_function), (2, e.integer_arithmetic), (3, e.float_arithmetic), (1, e.jump),
+        (1, e.compare), (1.5, e.choose), (2, e.convert), (0.5, e.reinterpret), (0.7, e.source), (2, e.slice_with_steps), (1.5, e.pad_any),
+        (1.5, e.join), (1.5, e.regroup), (1, e.spread), (1, e.quantization), (0.7, e.resize), (0.7, e.new_parameter),
+        (4, t.contraction), (3, t.convolutions), (1.5, t.pooling), (3, t.reduction), (1, t.position_of_extreme), (3, t.normalized),
+        (0.7, t.attention), (0.5, t.recurrent),
+        (1, x.gather), (0.7, x.gather_elements), (0.7, x.gather_nd), (0.7, x.scatter_elements), (0.7, x.scatter_nd), (1, x.ordering),
+        (1, x.cumulative), (0.5, x.reverse_sequence), (0.6, x.positions), (0.6, x.compressed), (0.5, x.distinct), (0.7, x.branching),
+        (0.7, x.looping), (0.7, x.scanning), (0.5, x.flattened),
+    )},
+    **{f"plain_{step.__name__}": (0.4, lambda f, step=step: step(f.s)) for step in dict.fromkeys(plain.STEPS)},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A function and inputs: one list of arrays for each setting of its sizes, all of which the inputs' shapes determine."""
+
+    function: Function
+    inputs: tuple[tuple[Array, ...], ...]
+
+
+def grow(seed: int, like: Sequence[str] = ()) -> Grown:
+    """The case of a seed. `like`: names of STEPS (or parts of names) that it is to be made of mostly."""
+    rng = np.random.default_rng(seed)
+    low = 0 if rng.random() < 0.08 else 1
+    sizes = (size("N", low, 40), size("M", 2, 24)) if rng.random() < 0.6 else ()
+    dims = (1, 1, 2, 3, 4) if rng.random() < 0.4 else (1, 2, 3, 5, 7, 8, 9, 16, 17)
+    f = Growth(Generator(rng, sizes, dims))
+    for _ in range(int(rng.integers(1, 3))):
+        e.new_parameter(f)
+    f.parameter(dtypes.float32, f.s.shape(int(rng.integers(1, 4))))
+    names = list(STEPS)
+    chosen = [name for name in names if any(part in name for part in like)] if like else names
+    weights = np.array([STEPS[name][0] for name in chosen])
+    for _ in range(int(rng.integers(3, 24))):
+        name = chosen[int(rng.choice(len(chosen), p=weights / weights.sum()))]
+        if like and rng.random() < 0.3:
+            name = names[int(rng.integers(len(names)))]
+        STEPS[name][1](f)
+    function = _finished(f)
+    return Grown(function, tuple(inputs_of(f, function, int(rng.integers(1 << 30))) for _ in range(3 if sizes else 1)))
+
+
+def _finished(f: Growth) -> Function:
+    """The last values and some others as results; only parameters that they reach, and those that determine the named sizes."""
+    made = [value for value in f.s.pool if not isinstance(value.op, Parameter)] or list(f.s.params)
+    picked = made[-2:] + [made[int(i)] for i in f.rng.integers(0, len(made), 3)]
+    results = tuple(dict.fromkeys(picked))
+    reached = {node for node in walk_nodes(results)}
+    params = [value for value in f.s.params if value.node in reached]
+    if f.s.sizes:
+        params.append(f.s.g.one(Parameter("sizes", tensor(dtypes.bool_, f.s.sizes))))
+    return Function("main", tuple(params), results)
+
+
+def random_sizes(rng: np.random.Generator, sizes: Sequence[Expr]) -> dict[Expr, int]:
+    """Values within the ranges; small ones, powers of two and their neighbours are frequent."""
+    values = {}
+    for name in sizes:
+        low, high = name.attr.lo, name.attr.hi
+        choices = [n for n in (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40) if low <= n <= high]
+        values[name] = int(rng.choice(choices[: 12 if rng.random() < 0.7 else None]))
+    return values
+
+
+def inputs_of(f: Growth, function: Function, seed: int) -> tuple[Array, ...]:
+    rng = np.random.default_rng(seed)
+    sizes = random_sizes(rng, f.s.sizes)
+
+    def array(param: Value) -> Array:
+        return input_array(f.draws.get(param), rng, tuple(evaluate_int(dim, sizes) for dim in param.shape), param.type.dtype)
+
+    return tuple(array(param) for param in function.params)

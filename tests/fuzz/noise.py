@@ -1,0 +1,141 @@
+"""How far right results may lie apart: the reference, run again with rounding errors added to every operation that rounds.
+
+Monte Carlo arithmetic (Parker, 1997): each operation whose result is not exact gets operands and results that are off by random parts of a
+unit in the last place. What the results differ by estimates how much a different order of summation, a fused multiply-add or another
+approximation of a function may change them. Elements that jump (an index, a rounding) are recognised by their changing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.graph.interpreter import _Interpreter
+from tilewright.graph.node import Function, Operator
+from tilewright.graph.ops import Binary, Contract, Convolution, ConvolutionTranspose, Reduce, Unary, WindowReduce
+from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
+from tilewright.graph.ops.source import BindSize, Constant, Iota, SizeValue
+from tilewright.ir import dtypes
+from tilewright.support.errors import TilewrightError
+
+Array = np.ndarray
+RUNS = 5
+# Operators that never round, whatever their operands.
+EXACT = (Reshape, RefineShape, Transpose, BroadcastTo, Slice, Pad, Concat, Constant, Iota, SizeValue, BindSize)
+EXACT_FUNCTIONS = frozenset(
+    "neg abs sign floor ceil round trunc min max equal not_equal less less_equal greater greater_equal isnan isinf".split()
+)
+ARITHMETIC = frozenset("add sub mul div reciprocal sqrt".split())
+FUNCTION_ULPS = 8.0  # of approximated functions, with some room
+
+
+def is_float(array: Array) -> bool:
+    return dtypes.from_numpy(array.dtype).is_float if array.dtype.kind != "O" else False
+
+
+def unit(dtype: np.dtype) -> float:
+    """Half a unit in the last place of 1."""
+    return float(ml_dtypes.finfo(dtype).eps) / 2
+
+
+class NoisyInterpreter(_Interpreter):
+    """Runs functions with errors; each run draws others."""
+
+    __slots__ = ("rng",)
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        super().__init__(None)
+        self.rng = rng
+
+    def _operator(self, op, inputs, sizes, types):  # type: ignore[no-untyped-def]
+        results = [np.asarray(r) for r in super()._operator(op, inputs, sizes, types)]
+        if not any(map(is_float, (*results, *inputs))) or hasattr(op, "interpret") or not rounds(op, inputs, results):
+            return results
+        noisy = [self._disturbed(x, 1.0) if is_float(x) else x for x in inputs]
+        results = [np.asarray(r) for r in super()._operator(op, noisy, sizes, types)]
+        size = 1.0 if getattr(op, "fn", "add") in ARITHMETIC else FUNCTION_ULPS
+        return [self._disturbed(r, size) if is_float(r) else r for r in results]
+
+    def _disturbed(self, x: Array, size: float) -> Array:
+        # Narrow floats are computed with as float32: their operands are exact, only results are rounded to the narrow dtype.
+        narrow = x.dtype.itemsize < 4
+        factor = 1.0 + size * unit(x.dtype) * self.rng.uniform(-1, 1, x.shape)
+        with np.errstate(all="ignore"):
+            return (x.astype(np.float64) * factor).astype(x.dtype) if not narrow else (x.astype(np.float32) * factor.astype(np.float32)).astype(x.dtype)
+
+
+def rounds(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> bool:
+    """Whether the operator, on these operands, gives something else than exact arithmetic."""
+    if isinstance(op, EXACT) or (isinstance(op, (Unary, Binary, Reduce, WindowReduce)) and op.fn in EXACT_FUNCTIONS):
+        return False
+    simple = isinstance(op, (Binary, Reduce, WindowReduce)) or (isinstance(op, Unary) and op.fn in ARITHMETIC)
+    if not simple and not isinstance(op, (Contract, Convolution, ConvolutionTranspose)):
+        return True
+    if any(x.dtype == np.float64 for x in inputs):
+        return True
+    wide = [x.astype(np.float64) if is_float(x) else x for x in inputs]
+    precise = replace(op, dtype=dtypes.float64) if any(field.name == "dtype" for field in fields(op)) else op
+    exact = precise.reference(tuple(wide))
+    return not all(np.array_equal(np.asarray(a, np.float64), np.asarray(b, np.float64)) for a, b in zip(exact, results, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a result should be: `value`, how far each element may be off (`allowed`), and which elements are to be compared."""
+
+    value: Array
+    allowed: Array
+    compared: Array
+
+
+def expectations(function: Function, inputs: Sequence[Array], seed: int) -> list[Expected | None]:
+    """For each result what compiled code may give; None where even the shape depends on rounding errors."""
+    base = _Interpreter(None).run(function, list(inputs), {})
+    others: list[list[Array]] = []
+    for run in range(RUNS):
+        try:
+            others.append(NoisyInterpreter(np.random.default_rng([seed, run])).run(function, list(inputs), {}))
+        except TilewrightError:  # sizes that depend on rounding errors contradict each other
+            return [None] * len(base)
+    return [_expected(value, [other[i] for other in others]) for i, value in enumerate(base)]
+
+
+def _expected(value: Array, others: Sequence[Array]) -> Expected | None:
+    if any(other.shape != value.shape for other in others):
+        return None
+    if not is_float(value):
+        stable = np.all([other == value for other in others], axis=0) if value.size else np.ones(value.shape, bool)
+        return Expected(value, np.zeros(value.shape), np.asarray(stable))
+    wide = value.astype(np.float64)
+    with np.errstate(all="ignore"):
+        spread = np.max([np.abs(other.astype(np.float64) - wide) for other in others], axis=0) if value.size else np.zeros(value.shape)
+        finite = np.isfinite(spread) & np.isfinite(wide)
+        typical = float(np.sqrt(np.mean(np.square(spread[finite])))) if finite.any() else 0.0
+        allowed = 24 * spread + 8 * typical + 6 * unit(value.dtype) * np.abs(wide) + 1e-30
+    # A jump in one element of many (a rounding that falls the other way) says nothing of the others.
+    allowed = np.where(finite, allowed, 0)
+    return Expected(value, allowed, finite | (np.isnan(wide) & np.all([np.isnan(o.astype(np.float64)) for o in others], axis=0)))
+
+
+def disagreement(got: Array, expected: Expected) -> str | None:
+    """What is wrong with a result, or None."""
+    value = expected.value
+    if got.dtype != value.dtype or got.shape != value.shape:
+        return f"is {got.dtype}{list(got.shape)}, not {value.dtype}{list(value.shape)}"
+    if not value.size:
+        return None
+    if is_float(value):
+        a, b = got.astype(np.float64), value.astype(np.float64)
+        with np.errstate(all="ignore"):
+            wrong = ~((np.abs(a - b) <= expected.allowed) | (np.isnan(a) & np.isnan(b)) | (a == b))
+    else:
+        wrong = got != value
+    wrong = wrong & expected.compared
+    if not wrong.any():
+        return None
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    tolerance = f", tolerance {expected.allowed[at]:.3g}" if is_float(value) else ""
+    return f"has {int(wrong.sum())} wrong of {value.size}, first at {list(at)}: {got[at]!r}, not {value[at]!r}{tolerance}"
