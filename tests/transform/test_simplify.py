@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.transform.rewrite_cases import before_and_after
+from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Value, walk_nodes
 from tilewright.graph.ops import Constant
 from tilewright.graph.text_parser import parse_function
@@ -90,6 +91,9 @@ MOVEMENT = {
     ),
     "gathers at known places": one("i = constant(-1, int64[()])\ny = gather(x, i, axis=1)"),
     "gathers of every second": one("i = constant([0, 2], int64[2])\ny = gather(x, i, axis=1)"),
+    "gathers of everything in order": one(
+        "i = constant([0, 0, 0, 1, 1, 0, 1, 1], int64[1, 4, 2])\ny = gather_nd(x, i)", "x: float32[2, 2, 5]"
+    ),
     "reductions over axes of size 1": one('y = reduce(x, fn="sum", axes=(1, 2), keepdims=False)', "x: float32[N, 1, 4]"),
     "padded convolutions": one(
         """z = constant(0.0, float32[()])
@@ -193,6 +197,31 @@ def main(x: float32[N]):
     (y,) = simplify_graph(parse_function(text)).results
     assert y.op.name == "unary"
     assert y.op.fn == ("neg" if condition == "True" else "abs")  # type: ignore[attr-defined]
+
+
+def loop_text(trip: str) -> str:
+    return f"""
+def main(x: float32[3, 4], s: float32[4]):
+    def body(carried: float32[4], sequence: float32[3, 4]):
+        item = slice(sequence, starts=(t, 0), sizes=(1, 4), steps=(1, 1))
+        row = reshape(item, shape=(4,))
+        after = binary(carried, row, fn="add")
+        twice = binary(after, after, fn="add")
+        return after, twice
+    last, all = loop(s, x, body=body, carried=1, counter=t, trip={trip})
+    return last, all
+"""
+
+
+def test_a_loop_that_runs_once_is_its_body() -> None:
+    function = parse_function(loop_text("1"))
+    simple = simplify_graph(function)
+    assert not any(node.op.name == "loop" for node in walk_nodes(simple.results))
+    inputs = [np.arange(12, dtype=np.float32).reshape(3, 4), np.ones(4, np.float32)]
+    for a, b in zip(interpret(simple, inputs), interpret(function, inputs), strict=True):
+        np.testing.assert_array_equal(a, b)
+    twice = parse_function(loop_text("2"))
+    assert simplify_graph(twice) is twice
 
 
 @pytest.mark.parametrize("source", dtypes.ALL, ids=repr)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.graph.node import Array, Function, Node, Operator, Value
-from tilewright.graph.ops import BatchNorm, Binary, Constant, ConstantData, Contract, Convolution, ConvolutionTranspose, Reshape
+from tilewright.graph.ops import BatchNorm, Binary, Constant, ConstantData, Contract, Convolution, ConvolutionTranspose
 from tilewright.graph.ops.contraction import parse_spec
 from tilewright.ir.types import static_shape
-from tilewright.transform.match import array_of, binary_of, made_by
+from tilewright.transform.match import array_of, binary_of
 from tilewright.transform.rewriting import Answer, Rewriter, Rules, apply_rules
 
 
@@ -153,14 +153,4 @@ def channel_factor(r: Rewriter, node: Node) -> Answer:
     return scaled(r, x, None, array) if binary_of(x, "add") is not None else None
 
 
-def reshaped_bias(r: Rewriter, node: Node) -> Answer:
-    """Biases are constants of the shape in which they broadcast."""
-    x = node.inputs[0]
-    array = array_of(x)
-    shape = static_shape(node.types[0].shape)
-    if array is None or shape is None or made_by(x, Constant) is None:
-        return None
-    return r.emit(Constant(ConstantData(np.ascontiguousarray(array).reshape(shape))))
-
-
-RULES: Rules = {BatchNorm: (batch_norm,), Binary: (channel_factor,), Reshape: (reshaped_bias,)}
+RULES: Rules = {BatchNorm: (batch_norm,), Binary: (channel_factor,)}

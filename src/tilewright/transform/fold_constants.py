@@ -28,24 +28,23 @@ def fold_constants(function: Function) -> Function:
 def _visit(g: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
     if isinstance(node.op, NEVER) or operator_sizes(node.op) or not all(isinstance(value.op, Constant) for value in inputs):
         return None
-    made = _bytes_of(node)
-    given = sum(value.op.data.nbytes for value in inputs if isinstance(value.op, Constant))
-    limit = SMALL // 64 if isinstance(node.op, (BroadcastTo, Iota)) else max(SMALL, 2 * given)
-    if made is None or made > limit:
+    if not _is_worth_storing(node, inputs):
         return None
     results = evaluate(node, inputs)
     return None if results is None else [g.one(Constant(ConstantData(array))) for array in results]
 
 
-def _bytes_of(node: Node) -> int | None:
-    """Bytes of a node's results; None when a dim is symbolic."""
-    total = 0
-    for type_ in node.types:
-        shape = static_shape(type_.shape)
-        if shape is None:
-            return None
-        total += math.prod(shape) * type_.dtype.bytes
-    return total
+def _is_worth_storing(node: Node, inputs: Sequence[Value]) -> bool:
+    """The results are small, or not larger than the operands; elements may become wider (weights in int8 that are used as floats)."""
+    shapes = [static_shape(type_.shape) for type_ in node.types]
+    counts = [math.prod(shape) for shape in shapes if shape is not None]
+    if len(counts) < len(shapes):
+        return False
+    made = sum(count * type_.dtype.bytes for count, type_ in zip(counts, node.types))
+    if isinstance(node.op, (BroadcastTo, Iota)):
+        return made <= SMALL // 64
+    given = [value.op.data for value in inputs if isinstance(value.op, Constant)]
+    return made <= max(SMALL, 2 * sum(data.nbytes for data in given)) or sum(counts) <= max((data.array.size for data in given), default=0)
 
 
 def evaluate(node: Node, inputs: Sequence[Value]) -> list[Array] | None:

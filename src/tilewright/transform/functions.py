@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from functools import lru_cache
+from functools import cache
 
 from tilewright.graph.node import Function, GraphBuilder, Module, Operator, Value, rewrite_function, walk_nodes
 from tilewright.graph.ops import Fused
@@ -39,7 +39,7 @@ def _with_nested(g: GraphBuilder, op: Operator, inputs: Sequence[Value], nested:
     return None if changed is op else g.emit(changed, *inputs)
 
 
-@lru_cache(maxsize=None)
+@cache
 def function_fields(kind: type[Operator]) -> tuple[str, ...]:
     """The attributes of an operator that are functions."""
     return tuple(f.name for f in fields(kind) if f.type in ("Function", Function))

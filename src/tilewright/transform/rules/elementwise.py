@@ -46,12 +46,14 @@ def constant_last(r: Rewriter, node: Node) -> Answer:
     return r.emit(Binary(other), b, a) if other and made_by(a, Constant) and not made_by(b, Constant) else None
 
 
-def scalar_operands(r: Rewriter, node: Node) -> Answer:
-    """Operands that broadcasting would repeat anyway become smaller: broadcasts are dropped, repeated numbers become scalars."""
-    return _with_operands(r, node, tuple(_smallest(r, value, node) for value in node.inputs))
+def small_operands(r: Rewriter, node: Node) -> Answer:
+    """Operands without the repetition that broadcasting gives them anyway: broadcasts are dropped, repeated numbers become scalars. When
+    nothing of the full shape is left, the small result is what is broadcast."""
+    smaller = tuple(_smallest(r, value) for value in node.inputs)
+    return r.shaped(r.emit(node.op, *smaller), node.types[0].shape) if smaller != node.inputs else None
 
 
-def _smallest(r: Rewriter, value: Value, node: Node) -> Value:
+def _smallest(r: Rewriter, value: Value) -> Value:
     broadcast = made_by(value, BroadcastTo)
     if broadcast is not None:
         return value.node.inputs[0]
@@ -60,19 +62,6 @@ def _smallest(r: Rewriter, value: Value, node: Node) -> Value:
         if element is not None:
             return r.emit(constant(np.asarray(element)))
     return value
-
-
-def _with_operands(r: Rewriter, node: Node, smaller: tuple[Value, ...]) -> Answer:
-    """The node over smaller operands, as many of them as leave the result's shape alone."""
-    if smaller == node.inputs:
-        return None
-    inputs = list(node.inputs)
-    for i, value in enumerate(smaller):
-        if value is not inputs[i]:
-            attempt = [*inputs[:i], value, *inputs[i + 1 :]]
-            if node.op.infer(tuple(v.type for v in attempt)) == node.types:
-                inputs = attempt
-    return r.emit(node.op, *inputs) if tuple(inputs) != node.inputs else None
 
 
 def compute_before_broadcast(r: Rewriter, node: Node) -> Answer:
@@ -333,9 +322,9 @@ def cast_chain(r: Rewriter, node: Node) -> Answer:
 RULES: Rules = {
     Unary: (compute_before_broadcast, repeated, negated),
     Cast: (cast_chain, compute_before_broadcast),
-    Select: (known_choice, scalar_operands),
+    Select: (known_choice, small_operands),
     Binary: (
-        constant_last, scalar_operands, neutral, absorbing, same_operands, subtraction, signs, exact_division, power, reciprocals,
+        constant_last, small_operands, neutral, absorbing, same_operands, subtraction, signs, exact_division, power, reciprocals,
         merged_constants, clamp,
     ),
 }  # fmt: skip

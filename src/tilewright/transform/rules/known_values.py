@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from tilewright.graph.contents import Contents
-from tilewright.graph.node import Function, Node, Value, walk_nodes
+from tilewright.graph.node import Function, Node, Value, operator_sizes, substitute_operator, walk_nodes
 from tilewright.graph.ops import (
     Binary,
     BindSize,
@@ -18,6 +19,7 @@ from tilewright.graph.ops import (
     Gather,
     If,
     Iota,
+    Loop,
     Reduce,
     RefineShape,
     Reshape,
@@ -30,6 +32,7 @@ from tilewright.graph.ops import (
 )
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const
+from tilewright.transform.functions import function_fields
 from tilewright.transform.rewriting import Answer, Rewriter, Rules
 
 MAX_SIZES = 8  # elements of a tensor of sizes that is worth writing out
@@ -89,12 +92,32 @@ def known_branch(r: Rewriter, node: Node) -> Answer:
     return _with_sizes_bound(r, op, node, results)
 
 
-def inlined(r: Rewriter, function: Function, arguments: Sequence[Value]) -> tuple[Value, ...]:
-    """The results of a function's body over these arguments."""
+def one_iteration(r: Rewriter, node: Node) -> Answer:
+    """A loop that runs once is its body, with 0 for the number of the iteration."""
+    op = node.op
+    assert isinstance(op, Loop)
+    if op.trip is not const(1) or op.conditional or op.fresh or _mentioned_inside(op.body, op.counter):
+        return None
+    results = inlined(r, op.body, node.inputs, {op.counter: const(0)})
+    r.emit(BindSize(op.counter), r.emit(SizeValue(const(1))))  # for those that ask afterwards how often it ran
+    stacked = [r.emit(Reshape((const(1), *value.shape)), value) for value in results[op.carried :]]
+    return (*results[: op.carried], *stacked)
+
+
+def _mentioned_inside(function: Function, size: Expr) -> bool:
+    """Functions that the function holds mention the size."""
+    held = (node.op for node in walk_nodes(function.results) if function_fields(type(node.op)))
+    return any(size in operator_sizes(op) for op in held)
+
+
+def inlined(
+    r: Rewriter, function: Function, arguments: Sequence[Value], sizes: Mapping[Expr, Expr] = MappingProxyType({})
+) -> tuple[Value, ...]:
+    """The results of a function's body over these arguments, with `sizes` replaced in the operators (not in functions that they hold)."""
     mapped: dict[Value, Value] = dict(zip(function.params, arguments, strict=True))
     for node in walk_nodes(function.results):
-        if node[0] not in mapped:
-            results = r.emit_all(node.op, *(mapped[value] for value in node.inputs))
+        if node.values and node[0] not in mapped:
+            results = r.emit_all(substitute_operator(node.op, sizes) if sizes else node.op, *(mapped[value] for value in node.inputs))
             mapped.update(zip(node.values, results, strict=True))
     return tuple(mapped[value] for value in function.results)
 
@@ -116,6 +139,7 @@ def _with_sizes_bound(r: Rewriter, op: If, node: Node, results: tuple[Value, ...
 RULES: Rules = {
     SizeValue: (known_size,),
     If: (known_branch,),
+    Loop: (one_iteration,),
     **dict.fromkeys(
         (Unary, Binary, Select, Cast, Reshape, RefineShape, BroadcastTo, Transpose, Concat, Slice, Gather, Reduce, Iota), (known_elements,)
     ),

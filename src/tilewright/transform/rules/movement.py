@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from tilewright.graph.ops import (
     ConstantData,
     Convolution,
     Gather,
+    GatherNd,
     Pad,
     Reduce,
     RefineShape,
@@ -24,6 +26,7 @@ from tilewright.graph.ops import (
 from tilewright.graph.shapes import canonical, dims_equal, is_one, is_zero, normalize_axes, shapes_equal
 from tilewright.ir.expr import Expr, const, less, less_equal
 from tilewright.ir.prove import prove
+from tilewright.ir.types import static_shape
 from tilewright.transform.match import array_of, made_by, number
 from tilewright.transform.rewriting import Answer, Rewriter, Rules
 
@@ -264,6 +267,23 @@ def gather_known(r: Rewriter, node: Node) -> Answer:
     return r.emit(Reshape(node.types[0].shape), taken)
 
 
+def gather_in_order(r: Rewriter, node: Node) -> Answer:
+    """A gather of all slices in row-major order is a reshape."""
+    x, indices = node.inputs
+    op, array, shape = node.op, array_of(indices), static_shape(x.shape)
+    assert isinstance(op, GatherNd)
+    if op.batch_dims or array is None or shape is None or array.size == 0 or array.shape[-1] == 0:
+        return None
+    dims = shape[: array.shape[-1]]
+    at = array.astype(np.int64)
+    at = np.where(at < 0, at + np.array(dims), at)
+    if (at < 0).any() or (at >= np.array(dims)).any():
+        return None
+    flat = np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), dims).reshape(-1)
+    in_order = flat.size == math.prod(dims) and bool((flat == np.arange(flat.size)).all())
+    return r.emit(Reshape(node.types[0].shape), x) if in_order else None
+
+
 def reduce_nothing(r: Rewriter, node: Node) -> Answer:
     """Axes of size 1 need no reduction. Axes are counted from the front, in order."""
     (x,) = node.inputs
@@ -287,5 +307,6 @@ RULES: Rules = {
     Convolution: (padded_convolution,),
     Concat: (concat,),
     Gather: (gather_known,),
+    GatherNd: (gather_in_order,),
     Reduce: (reduce_nothing,),
 }
