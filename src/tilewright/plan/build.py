@@ -20,7 +20,7 @@ from tilewright.ir.types import TensorType, product
 from tilewright.kernel.nodes import Kernel
 from tilewright.plan.control_flow import plan_branch, plan_loop
 from tilewright.plan.placing import lay_out
-from tilewright.plan.steps import Bind, Check, Launch, Plan
+from tilewright.plan.steps import Bind, Check, Launch, Plan, literal
 from tilewright.plan.storage import ZERO, Ledger, Storage, View
 from tilewright.support.errors import GraphError, InternalError, TypeRuleError
 
@@ -78,16 +78,19 @@ class PlanBuilder:
             if isinstance(node.op, Parameter):
                 if node[0] not in views:
                     raise GraphError(f"function {function.name} uses a value that is not its parameter: {node.op.label}")
-                continue
-            inputs = [views[value] for value in node.inputs]
-            for value, view in zip(node.values, self.node(node, inputs), strict=True):
-                views[value] = view
-        return [views[value] for value in function.results]
+            elif not isinstance(node.op, Constant):
+                views.update(zip(node.values, self.node(node, views), strict=True))
+        return [self.view(value, views) for value in function.results]
 
-    def node(self, node: Node, inputs: Sequence[View]) -> list[View]:
+    def view(self, value: Value, views: Mapping[Value, View]) -> View:
+        """Where a value is. Constants are stored when something wants them as they are, not where kernels read a packed form only."""
+        return self.constant(value.op.data, value.type) if isinstance(value.op, Constant) else views[value]
+
+    def node(self, node: Node, views: Mapping[Value, View]) -> list[View]:
+        if not isinstance(node.op, (Reshape, RefineShape, BindSize, If, Loop, Call)):
+            return self.launch(node, views)
+        inputs = [self.view(value, views) for value in node.inputs]
         match node.op:
-            case Constant(data=data):
-                return [self.constant(data, node.types[0])]
             case Reshape() | RefineShape():
                 return [self.reinterpret(node, inputs[0])]
             case BindSize(size=bound):
@@ -100,18 +103,21 @@ class PlanBuilder:
                 return plan_loop(self.ledger, self.function, node.op, inputs)
             case Call(function=name):
                 raise InternalError(f"the call of function '{name}' was not inlined before planning")
-        return self.launch(node, inputs)
 
-    def launch(self, node: Node, inputs: Sequence[View]) -> list[View]:
+    def launch(self, node: Node, views: Mapping[Value, View]) -> list[View]:
         group = self.compiled(node)
         if group is None:
             raise TypeRuleError(f"operator {node.op.name} has no kernel", where=str(node.origin) if node.origin else None)
-        operands = list(inputs)
-        for i, layout in group.packed.items():
-            op, buffer = node.inputs[i].op, group.kernel.inputs[i]
-            if not isinstance(op, Constant):
+        operands: list[View] = []
+        for i, value in enumerate(node.inputs):
+            layout = group.packed.get(i)
+            if layout is None:
+                operands.append(self.view(value, views))
+                continue
+            buffer = group.kernel.inputs[i]
+            if not isinstance(value.op, Constant):
                 raise InternalError(f"kernel {group.kernel.name} packs operand {i}, which is not a constant")
-            operands[i] = self.constant(op.data, TensorType(buffer.dtype, buffer.shape), layout)
+            operands.append(self.constant(value.op.data, TensorType(buffer.dtype, buffer.shape), layout))
         self.on_launch()
         results = [self.ledger.tensor(type_) for type_ in node.types]
         args = [*operands, *results]
@@ -125,7 +131,7 @@ class PlanBuilder:
     def reinterpret(self, node: Node, source: View) -> View:
         """Reshape and RefineShape change the type, not the bytes; what cannot be proved is checked while running."""
         target = node.types[0]
-        where = f" at {node.origin}" if node.origin is not None else ""
+        where = f" at {literal(str(node.origin))}" if node.origin is not None else ""
         if isinstance(node.op, RefineShape):
             for axis, (have, want) in enumerate(zip(source.type.shape, target.shape, strict=True)):
                 if not equal_dims(have, want):

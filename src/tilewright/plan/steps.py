@@ -148,6 +148,11 @@ def walk_steps(steps: tuple[Step, ...]) -> Iterator[Step]:
             yield from walk_steps(step.body)
 
 
+def literal(text: str) -> str:
+    """Text as part of a check's message, where braces have a meaning."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def aligned(size: Expr) -> Expr:
     """`size` rounded up to the alignment of buffers."""
     return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT

@@ -53,7 +53,8 @@ class Executable:
             self._checks = [(str(c["message"]), int(c["shown"])) for c in manifest["checks"]]
             entry = str(manifest["entry"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ArtifactError("the artifact's manifest is incomplete", why=f"{type(error).__name__}: {error}", hint="compile the model again") from None
+            what = "the artifact's manifest is incomplete"
+            raise ArtifactError(what, why=f"{type(error).__name__}: {error}", hint="compile the model again") from None
         _require_features(manifest)
         self.manifest = manifest
         self.artifact = artifact
@@ -100,7 +101,7 @@ class Executable:
         for i, size in enumerate(self.sizes[: self._input_sizes]):
             size_array[i] = sizes[size.name]
         results: list[Array | None] = [
-            None if i in self._late_outputs else np.empty([dim(sizes) for dim in spec.shape], spec.dtype) for i, spec in enumerate(self.outputs)
+            None if i in self._late_outputs else np.empty(spec.shape_at(sizes), spec.dtype) for i, spec in enumerate(self.outputs)
         ]
         inputs = (ctypes.c_void_p * max(len(arrays), 1))(*[array.ctypes.data for array in arrays])
         outputs = (ctypes.c_void_p * max(len(results), 1))(*[None if r is None else r.ctypes.data for r in results])
@@ -121,14 +122,15 @@ class Executable:
     def _late(self, index: int, address: int | None, sizes: Mapping[str, int]) -> Array:
         """A copy of an output whose size was known only while running."""
         spec = self.outputs[index]
-        result = np.empty([dim(sizes) for dim in spec.shape], spec.dtype)
+        result = np.empty(spec.shape_at(sizes), spec.dtype)
         if result.nbytes and address:
             ctypes.memmove(result.ctypes.data, address, result.nbytes)
         return result
 
     def _failure(self, code: int, values: Array) -> Exception:
         if code == OUT_OF_MEMORY:
-            return MemoryLimitError("the inference ran out of memory", why="the system refused an allocation for a tensor of data-dependent size")
+            why = "the system refused an allocation for a tensor of data-dependent size"
+            return MemoryLimitError("the inference ran out of memory", why=why)
         message, shown = self._checks[code - 1]
         return ShapeError(message.format(*[int(value) for value in values[:shown]]), why="the inputs break a constraint of the model")
 
@@ -149,7 +151,7 @@ class Executable:
             with self._lock:
                 self._idle.append(arena)
                 if len(self._idle) > KEPT_ARENAS:
-                    self._idle.remove(min(self._idle, key=lambda idle: idle.size))
+                    del self._idle[min(range(len(self._idle)), key=lambda i: self._idle[i].size)]
 
     # ---- about
 
@@ -180,10 +182,11 @@ def _require_features(manifest: Mapping[str, Any]) -> None:
     """Refuse code for instructions that this processor lacks, instead of crashing on them."""
     from tilewright.runtime.host_features import missing_features
 
-    lacking = missing_features(manifest.get("target", {}).get("isa", ()))
+    target = manifest.get("target", {})
+    lacking = missing_features(target.get("isa", ()))
     if lacking:
         raise ArtifactError(
-            f"the artifact was compiled for {manifest.get('target', {}).get('name')}, which has what this processor lacks: {', '.join(lacking)}",
+            f"the artifact was compiled for {target.get('name')}, which has what this processor lacks: {', '.join(lacking)}",
             hint="compile it for this machine, or for a lower level such as cpu:x86-64-v3",
         )
 

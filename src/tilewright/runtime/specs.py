@@ -22,6 +22,14 @@ class TensorSpec:
     dtype: np.dtype[Any]
     shape: tuple[Formula, ...]
 
+    def shape_at(self, sizes: Mapping[str, int]) -> list[int]:
+        """The dims at these sizes. Raises InputError when one is negative: an input is smaller than the model can work on."""
+        shape = [dim(sizes) for dim in self.shape]
+        if min(shape, default=0) < 0:
+            given = ", ".join(f"{name} = {sizes[name]}" for dim in self.shape for name in dim.names)
+            raise InputError(f"the output '{self.name}' would have shape {shape}", why=f"{self!r} with {given}", hint="pass larger inputs")
+        return shape
+
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype.name}[{', '.join(dim.text for dim in self.shape)}]"
 
@@ -46,7 +54,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         kind = getattr(ml_dtypes, name, None)
         if kind is None:
             raise ArtifactError(f"the artifact uses the unknown dtype '{name}'") from None
-        return np.dtype(kind)
+        found: np.dtype[Any] = np.dtype(kind)
+        return found
 
 
 def tensor_spec(entry: Mapping[str, Any]) -> TensorSpec:
@@ -67,20 +76,25 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
         try:
             array = np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise InputError(f"input '{spec.name}' cannot be read through DLPack: {error}", hint="move it to the CPU, or pass a NumPy array") from None
+            what = f"input '{spec.name}' cannot be read through DLPack: {error}"
+            raise InputError(what, hint="move it to the CPU, or pass a NumPy array") from None
     else:
         raise InputError(f"input '{spec.name}' is a {type(value).__name__}", hint="pass a NumPy array or an object with DLPack")
+    if array.dtype != spec.dtype and array.dtype.newbyteorder("=") == spec.dtype:
+        array = array.astype(spec.dtype)
     if array.dtype != spec.dtype:
         raise InputError(
-            f"input '{spec.name}' has dtype {array.dtype.name}, the model needs {spec.dtype.name}", hint=f"convert it: x.astype('{spec.dtype.name}')"
+            f"input '{spec.name}' has dtype {array.dtype.name}, the model needs {spec.dtype.name}",
+            hint=f"convert it: x.astype('{spec.dtype.name}')",
         )
     if array.ndim != len(spec.shape):
         raise InputError(f"input '{spec.name}' has shape {list(array.shape)}, the model needs {len(spec.shape)} dims: {spec!r}")
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"]).reshape(array.shape)
 
 
 def solve_sizes(arrays: Sequence[Array], inputs: Sequence[TensorSpec], sizes: Sequence[SizeSpec]) -> dict[str, int]:
-    """The named sizes that the shapes of the arguments imply. Raises InputError when a dim is wrong, two disagree or one is out of range."""
+    """The named sizes that the shapes of the arguments imply. Raises InputError when a dim is wrong, two disagree or one is out of
+    range."""
     values: dict[str, int] = {}
     source: dict[str, str] = {}
     for array, spec in zip(arrays, inputs, strict=True):
@@ -89,7 +103,8 @@ def solve_sizes(arrays: Sequence[Array], inputs: Sequence[TensorSpec], sizes: Se
                 continue
             where = f"dim {axis} of input '{spec.name}'"
             if values.setdefault(dim.text, extent) != extent:
-                raise InputError(f"{where} is {extent}, but {source[dim.text]} says that {dim.text} is {values[dim.text]}", where=repr(spec))
+                other = f"{source[dim.text]} says that {dim.text} is {values[dim.text]}"
+                raise InputError(f"{where} is {extent}, but {other}", where=repr(spec))
             source.setdefault(dim.text, where)
     for size in sizes:
         value = values.get(size.name)
