@@ -39,7 +39,8 @@ UNSUPPORTED_EXIT_CODE = UnsupportedOperatorError.exit_code
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Bytes of weights; bytes of working memory and scalar operations of one inference, each as a formula of the dims and as its value at
-    `sizes`; kernels in the plan. Multiply-adds count as two operations."""
+    `sizes`; kernels in the plan. Multiply-adds count as two operations. open_ended: there are tensors whose size is known only while
+    running; they need memory on top."""
 
     weights: int
     memory_formula: str
@@ -47,6 +48,7 @@ class Estimate:
     operations_formula: str
     operations: int
     kernels: int
+    open_ended: bool
     sizes: Mapping[str, int]
 
 
@@ -119,6 +121,7 @@ def _estimate_data(estimate: Estimate) -> dict[str, Any]:
         "operations_formula": estimate.operations_formula,
         "operations": estimate.operations,
         "kernels": estimate.kernels,
+        "open_ended": estimate.open_ended,
         "sizes": dict(estimate.sizes),
     }
 
@@ -207,6 +210,7 @@ def _estimate(module: Module, groups: _Groups, progress: Progress) -> Estimate:
         operations_formula=repr(total),
         operations=typical_value(total, values),
         kernels=sum(isinstance(step, Launch) for step in walk_steps(plan.steps)),
+        open_ended=plan.arenas > 1 or bool(plan.late_outputs),
         sizes=sizes,
     )
 

@@ -126,6 +126,17 @@ def test_check_goes_on_with_the_types_that_the_model_states(cli: Callable[..., A
     assert data["checked_by_name_only"] == 0
 
 
+def test_sizes_known_only_while_running_are_said_to_come_on_top(
+    answer: Callable[..., Any], cli: Callable[..., Any], mlp: Path, tmp_path: Path
+) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 18]> g (float[n] x) => (int64[1, m] y) { y = NonZero(x) }'
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    assert answer("check", "m.onnx")["estimate"]["open_ended"]
+    assert answer("compile", "m.onnx", "-o", "m.tw")["open_ended"]
+    assert "more for sizes known only while running" in cli("check", "m.onnx").stdout
+    assert not answer("check", mlp)["estimate"]["open_ended"]
+
+
 def test_python_check_is_the_same(unsupported: Path, mlp: Path) -> None:
     assert tw.check(mlp).ok
     report = tw.check(unsupported)

@@ -72,7 +72,7 @@ def estimate_rows(estimate: Estimate) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = [
         ("kernels", estimate.kernels),
         ("weights", size_text(estimate.weights)),
-        ("working memory", size_text(estimate.memory) + at),
+        ("working memory", size_text(estimate.memory) + at + (", more for sizes known only while running" if estimate.open_ended else "")),
         ("arithmetic", f"{count_text(estimate.operations)}FLOP{at}"),
     ]
     if sizes:

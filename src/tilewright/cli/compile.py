@@ -64,6 +64,7 @@ def summary(artifact: Any) -> dict[str, Any]:
         "code_bytes": sum(map(len, artifact.objects.values())) + len(artifact.pool),
         "weights_bytes": int(artifact.weights.nbytes),
         "memory_formula": manifest["memory"]["arena"],
+        "open_ended": manifest["open_ended"],
         "inputs": manifest["inputs"],
         "outputs": manifest["outputs"],
         "sizes": manifest["sizes"][: manifest["input_sizes"]],
@@ -84,7 +85,7 @@ def show(console: Console, data: dict[str, Any]) -> None:
                 ("kernels", f"{data['kernels']}, launched {data['launches']} times"),
                 ("code", size_text(data["code_bytes"])),
                 ("weights", size_text(data["weights_bytes"])),
-                ("working memory", memory),
+                ("working memory", memory + (", more for sizes known only while running" if data["open_ended"] else "")),
                 ("time", time_text(data["seconds"]) + (", from the cache" if data["from_cache"] else "")),
             ]
         )
