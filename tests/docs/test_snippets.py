@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from docs.snippets import ROOT, Snippet, commands_of, pages, program_at, refreshed, run_page, run_program, snippets_of
 
 PROGRAM = "```python\nx = 2\nprint(x)\n```\n\n<!-- output -->\n```text\n{first}\n```\n\n<!-- continues -->\n```python\nprint(x + 1)\n```\n"
