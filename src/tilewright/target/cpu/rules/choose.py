@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.kernel.nodes import Kernel
+from contextlib import suppress
+
+from tilewright.kernel.nodes import For, Kernel, walk_stmts
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.machine.description import Machine
 from tilewright.support.errors import ScheduleError
@@ -16,6 +18,8 @@ from tilewright.target.cpu.rules.structure import as_product, block_of
 def schedule_kernel(kernel: Kernel, constants: frozenset[int], machine: Machine, reassociate: bool = True) -> Schedule:
     """The default schedule. `constants` are the numbers of the inputs that are constants of the model (they may be repacked);
     `reassociate`: sums may be split into partial sums."""
+    if any(isinstance(stmt, For) and stmt.extent.is_const and stmt.extent.value == 0 for stmt in walk_stmts(kernel.body)):
+        return Schedule.of(kernel)  # tiles and fused loops would divide by the extents of loops that never run
     s = inline_producers(Schedule.of(kernel))
     names = frozenset(kernel.inputs[i].name for i in constants)
     products = [name for name in s.blocks() if as_product(block_of(s, name)) is not None]
@@ -27,8 +31,6 @@ def schedule_kernel(kernel: Kernel, constants: frozenset[int], machine: Machine,
         if scheduled is not None:
             s = scheduled
     if not products:
-        try:
+        with suppress(ScheduleError):
             s = schedule_rows(s, machine, reassociate)
-        except ScheduleError:
-            pass
     return schedule_rest(s, machine, reassociate)
