@@ -46,7 +46,8 @@ def main() -> int:
         try:
             seconds, worst, least = check(args.models / f"{name}.onnx")
             good = worst <= (INTEGER_LIMIT if "int8" in name else FLOAT_LIMIT) and (least > CORRELATION or "int8" not in name)
-            print(f"{name:22s} {'ok' if good else 'WRONG':6s} error {worst:.2e}  correlation {least:.6f}  compile {seconds:.1f} s", flush=True)
+            verdict = "ok" if good else "WRONG"
+            print(f"{name:22s} {verdict:6s} error {worst:.2e}  correlation {least:.6f}  compile {seconds:.1f} s", flush=True)
         except Exception as error:
             good = False
             print(f"{name:22s} FAILED {type(error).__name__}: {str(error)[:300]}", flush=True)

@@ -223,7 +223,7 @@ def _map(fn: Callable[[Any], Any], array: Contents) -> Contents:
     return _from_list([fn(x) for x in array.flat], array.shape)
 
 
-def _zip(fn: Callable[[Expr, Expr], Expr], a: Contents, b: Contents) -> Contents | None:
+def _zip(fn: Callable[[Any, Any], Any], a: Contents, b: Contents) -> Contents | None:
     a, b = np.broadcast_arrays(a, b)
     try:
         return _from_list([fn(x, y) for x, y in zip(a.flat, b.flat, strict=True)], a.shape)

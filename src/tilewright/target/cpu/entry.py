@@ -15,7 +15,23 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.expr import Expr, all_of, free_vars, less_equal
 from tilewright.machine.description import Machine
-from tilewright.plan.steps import Allocate, Bind, Branch, Check, Copy, Grow, Launch, Loop, Place, Plan, Region, SetSize, Step, literal, walk_steps
+from tilewright.plan.steps import (
+    Allocate,
+    Bind,
+    Branch,
+    Check,
+    Copy,
+    Grow,
+    Launch,
+    Loop,
+    Place,
+    Plan,
+    Region,
+    SetSize,
+    Step,
+    literal,
+    walk_steps,
+)
 from tilewright.runtime.constants import ALIGNMENT, OUT_OF_MEMORY, SHOWN
 from tilewright.target.cpu.codegen.expressions import ExprEmitter, style_of
 from tilewright.target.cpu.codegen.facts import Facts
@@ -139,7 +155,8 @@ class EntryEmitter:
         if limits:
             where = f" at {literal(str(origin))}" if origin is not None else ""
             top = "" if info.hi is None else f" and at most {info.hi}"
-            self.fail_unless(self.expr(all_of(*limits)), f"the size {bound.name}{where} is {{0}}; it must be at least {info.lo or 0}{top}", (bound,))
+            message = f"the size {bound.name}{where} is {{0}}; it must be at least {info.lo or 0}{top}"
+            self.fail_unless(self.expr(all_of(*limits)), message, (bound,))
 
     def allocate(self, arena: Region, bytes_: Expr, keep: bool) -> None:
         pointer, capacity = self.slots[arena]

@@ -32,7 +32,7 @@ PLACEHOLDER = "tilewright_kernel"
 
 @dataclass(frozen=True, slots=True)
 class GroupCode:
-    """All forms of one compiled group: the kernel as defined, its schedule, the lowered kernel, LLVM text, and the symbol of its function."""
+    """All forms of one compiled group: the kernel as defined, its schedule, the lowered kernel, LLVM text, the symbol of its function."""
 
     defined: Kernel
     schedule: Schedule

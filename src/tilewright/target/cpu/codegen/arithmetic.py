@@ -56,7 +56,9 @@ def binary(
             return _float_extreme(fn, op, dtype, a, b, lanes, native_max)
         return _intrinsic(fn, f"{'s' if dtype.kind == 'int' else 'u'}{op.value}", dtype, (a, b), lanes)
     if dtype.is_float:
-        return float_remainder(fn, dtype, a, b, lanes) if op is Op.TRUNCMOD else fn.op(f"{(_FLOAT if fn.module.contract else _STRICT)[op]} {type_} {a}, {b}")
+        if op is Op.TRUNCMOD:
+            return float_remainder(fn, dtype, a, b, lanes)
+        return fn.op(f"{(_FLOAT if fn.module.contract else _STRICT)[op]} {type_} {a}, {b}")
     if op in _INTEGER:
         no_wrap = " nsw" if indexing and op in (Op.ADD, Op.SUB, Op.MUL) and dtype is dtypes.int64 else ""
         return fn.op(f"{_INTEGER[op]}{no_wrap} {type_} {a}, {b}")

@@ -39,6 +39,7 @@ class Style:
     native_half: bool
     native_fma: bool
     native_max: bool
+    masks: bool
     vector_bits: int
 
 
@@ -48,6 +49,7 @@ def style_of(machine: Machine) -> Style:
         native_half=arm or machine.has("f16c"),
         native_fma=arm or machine.has("fma"),
         native_max=arm,
+        masks=machine.has("avx512vl"),
         vector_bits=max(machine.vector_bits, 64),
     )
 
@@ -55,14 +57,15 @@ def style_of(machine: Machine) -> Style:
 class ExprEmitter:
     """Emits expressions into `fn`. Bind variables with `bind` and buffers in `pointers` first.
 
-    In a vectorised loop `axis` is its variable and `lanes` their number (else None and 0), `first` the value of lane 0; `mask` are the
-    lanes that are on (None: all), and `guard` says whether the code that is being emitted counts at all (None: yes): loads that are off
-    touch no memory of their buffer.
+    In a vectorised loop `axis` is its variable and `lanes` their number (else None and 0), `first` the value of lane 0. Only the first
+    `active` lanes belong to the loop, which `prefix` says as a mask (None: all); `mask` are the lanes that are on (None: all), and `guard`
+    says whether the code that is being emitted counts at all (None: yes): loads that are off touch no memory of their buffer.
     """
 
     __slots__ = (
-        "_depth", "_depths", "_log", "_pointers", "_reading", "_scalars", "_varying", "_vectors",
-        "axis", "facts", "first", "fn", "guard", "lanes", "level", "mask", "nonnegative_vars", "per_task", "pointers", "style",
+        "_depth", "_depths", "_log", "_pointers", "_reading", "_scalars", "_tables", "_varying", "_vectors",
+        "active", "axis", "facts", "first", "fn", "guard", "lanes", "level", "mask", "nonnegative_vars", "per_task", "pointers", "prefix",
+        "style",
     )  # fmt: skip
 
     def __init__(self, fn: Function, style: Style, facts: Facts) -> None:
@@ -70,11 +73,13 @@ class ExprEmitter:
         self.pointers: dict[Buffer, str] = {}
         self.per_task: frozenset[Buffer] = frozenset()
         self.axis: Expr | None = None
-        self.lanes, self.first, self.level = 0, 0, 0
+        self.lanes, self.active, self.first, self.level = 0, 0, 0, 0
         self.mask: Operand | None = None
+        self.prefix: Operand | None = None
         self.guard: Operand | None = None
         self.nonnegative_vars: set[Expr] = set()
         self._scalars: dict[Expr, Operand] = {}
+        self._tables: dict[int, dict[Expr, Operand]] = {}  # values by lane, for each number of lanes
         self._vectors: dict[Expr, Operand] = {}
         self._varying: dict[Expr, bool] = {}
         self._depth: dict[Expr, int] = {}
@@ -127,19 +132,12 @@ class ExprEmitter:
             table, key = log.pop()
             table.pop(key, None)
 
-    def leave_level(self, mark: int, *, vectors: bool) -> None:
-        """Forgets what depends on a variable bound since `mark` at the current level or deeper; for scopes without a block of their own.
-        vectors: those that do not may stay, since the lanes that follow are as many."""
+    def leave_level(self, mark: int) -> None:
+        """Forgets what depends on a variable bound since `mark` at the current level or deeper; for scopes without a block of their own."""
         kept = []
         for entry in self._log[mark:]:
             table, key = entry
-            if table is self._pointers:
-                stays = all(self.depth(term) < self.level for term, _ in key[3:])
-            elif table is self._vectors:
-                stays = vectors and self.depth(key) < self.level
-            else:
-                stays = self.depth(key) < self.level
-            if stays:
+            if all(self.depth(term) < self.level for term, _ in key[3:]) if table is self._pointers else self.depth(key) < self.level:
                 kept.append(entry)
             else:
                 table.pop(key, None)
@@ -150,17 +148,23 @@ class ExprEmitter:
         for buffer in buffers:
             for e in self._reading.pop(buffer, ()):
                 self._scalars.pop(e, None)
-                self._vectors.pop(e, None)
+                for table in self._tables.values():
+                    table.pop(e, None)
 
-    def enter_lanes(self, axis: Expr, first: int, lanes: int) -> None:
-        self.axis, self.first, self.lanes = axis, first, lanes
+    def enter_lanes(self, axis: Expr, first: int, lanes: int, active: int) -> None:
+        """Begins a piece of a vectorised loop: `active` iterations from `first` on, in so many lanes."""
+        self.axis, self.first, self.lanes, self.active = axis, first, lanes, active
+        self.prefix = None if active == lanes else some_lanes([lane < active for lane in range(lanes)])
+        self.mask = self.prefix
         self._varying = {axis: True}
         self._place(axis)
+        self._vectors = self._tables.setdefault(lanes, {})
         self._vectors[axis] = lane_numbers("i64", lanes, first)
         self._log.append((self._vectors, axis))
 
     def leave_lanes(self) -> None:
-        self.axis, self.first, self.lanes, self._varying = None, 0, 0, {}
+        self.axis, self.first, self.lanes, self.active, self._varying = None, 0, 0, 0, {}
+        self.mask = self.prefix = None
 
     # Analyses that depend on the place
 
@@ -323,10 +327,7 @@ class ExprEmitter:
         bound = arithmetic.binary(self.fn, Op.MAX, dtypes.int64, bound, 0, 0)
         bound = arithmetic.binary(self.fn, Op.MIN, dtypes.int64, bound, self.lanes, 0)
         if type(bound) is int:
-            on = [(lane < bound) == (sign > 0) for lane in range(self.lanes)]
-            if all(on):
-                return ALL_LANES
-            return "<" + ", ".join(f"i1 {'true' if lane else 'false'}" for lane in on) + ">" if any(on) else "zeroinitializer"
+            return some_lanes([(lane < bound) == (sign > 0) for lane in range(self.lanes)])
         narrow = self.splat(self.fn.op(f"trunc i64 {bound} to i32"), "i32")
         how = "ult" if sign > 0 else "uge"
         return self.fn.op(f"icmp {how} <{self.lanes} x i32> {lane_numbers('i32', self.lanes)}, {narrow}")
@@ -402,6 +403,13 @@ class ExprEmitter:
             self._pointers[key] = found
             self._log.append((self._pointers, key))
         return found
+
+
+def some_lanes(on: list[bool]) -> str:
+    """The mask constant."""
+    if all(on):
+        return ALL_LANES
+    return "<" + ", ".join(f"i1 {'true' if lane else 'false'}" for lane in on) + ">" if any(on) else "zeroinitializer"
 
 
 def _is_zero(e: Expr) -> bool:

@@ -66,32 +66,26 @@ def load_scalar(em: ExprEmitter, e: Expr) -> Operand:
     """The element, the same for all lanes."""
     buffer: Buffer = e.attr
     terms, constant = em.offset(buffer, e.args)
-    pointer = _guarded(em, buffer, address(em, buffer, list(terms), constant), bool(terms))
+    pointer = _guarded(em, buffer, list(terms), constant, 1)
     element = memory_type(buffer.dtype)
     return from_memory(em.fn, em.fn.op(f"load {element}, ptr {pointer}, align {buffer.dtype.bytes}"), buffer.dtype, 0, em.style.native_half)
 
 
 def load_vector(em: ExprEmitter, e: Expr) -> Operand:
-    """The elements of the lanes; zero bits in the lanes that are off."""
+    """The elements of the lanes; zero bits in the lanes that are off, except from local buffers."""
     buffer: Buffer = e.attr
-    lanes, fn, dtype = em.lanes, em.fn, buffer.dtype
+    fn, dtype = em.fn, buffer.dtype
     uniform, stride, constant = _by_lane(em, buffer, e.args)
-    type_ = vector(memory_type(dtype), lanes)
-    if stride is not None and em.mask is None and abs(stride) > MAX_SHUFFLED_STRIDE:
-        raw = _one_by_one(em, buffer, uniform, stride, constant)
-    elif stride is None or (stride != 1 and em.mask is not None):
+    owned = stride is not None and _is_owned(em, buffer, uniform, constant, stride)
+    if stride is None or (em.mask != em.prefix and stride != 1 and not owned):
         raw = _gather(em, buffer, _element_pointers(em, buffer, e.args, uniform, stride, constant))
     elif stride == 1:
-        pointer = _guarded(em, buffer, address(em, buffer, uniform, constant), bool(uniform), masked=True)
-        if em.mask is None:
-            raw = fn.op(f"load {type_}, ptr {pointer}, align {dtype.bytes}")
-        else:
-            name = f"@llvm.masked.load.{mangled(memory_type(dtype), lanes)}.p0"
-            fn.module.declare(f"declare {type_} {name}(ptr, i32 immarg, <{lanes} x i1>, {type_})")
-            raw = fn.op(f"call {type_} {name}(ptr {pointer}, i32 {dtype.bytes}, <{lanes} x i1> {em.mask}, {type_} zeroinitializer)")
-    else:
+        raw = _load_contiguous(em, buffer, uniform, constant, owned)
+    elif (2 <= abs(stride) <= MAX_SHUFFLED_STRIDE and em.prefix is None) or (stride == -1 and em.prefix is None):
         raw = _strided(em, buffer, uniform, stride, constant)
-    return from_memory(fn, raw, dtype, lanes, em.style.native_half)
+    else:
+        raw = _one_by_one(em, buffer, uniform, stride, constant)
+    return from_memory(fn, raw, dtype, em.lanes, em.style.native_half)
 
 
 def store_scalar(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], value: Operand) -> None:
@@ -106,28 +100,63 @@ def store_vector(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], val
     """buffer[indices] = value in the lanes that are on."""
     lanes, fn, dtype = em.lanes, em.fn, buffer.dtype
     uniform, stride, constant = _by_lane(em, buffer, indices)
-    type_, mask_type = vector(memory_type(dtype), lanes), f"<{lanes} x i1>"
+    element, align = memory_type(dtype), dtype.bytes
+    type_, mask_type = vector(element, lanes), f"<{lanes} x i1>"
     raw = to_memory(fn, value, dtype, lanes, em.style.native_half)
     if stride == 1:
         pointer = address(em, buffer, uniform, constant)
-        if em.mask is None:
-            fn.do(f"store {type_} {raw}, ptr {pointer}, align {dtype.bytes}")
+        if em.mask is None or _is_owned(em, buffer, uniform, constant, 1):
+            _store_owned(em, raw, element, pointer, align)
             return
-        name = f"@llvm.masked.store.{mangled(memory_type(dtype), lanes)}.p0"
+        name = f"@llvm.masked.store.{mangled(element, lanes)}.p0"
         fn.module.declare(f"declare void {name}({type_}, ptr, i32 immarg, {mask_type})")
-        fn.do(f"call void {name}({type_} {raw}, ptr {pointer}, i32 {dtype.bytes}, {mask_type} {em.mask})")
+        fn.do(f"call void {name}({type_} {raw}, ptr {pointer}, i32 {align}, {mask_type} {em.mask})")
         return
-    if stride is not None and em.mask is None:
-        element = memory_type(dtype)
-        for lane in range(lanes):
+    if stride is not None and em.mask == em.prefix:
+        for lane in range(em.active):
             one = fn.op(f"extractelement {type_} {raw}, i64 {lane}")
-            fn.do(f"store {element} {one}, ptr {address(em, buffer, uniform, constant + lane * stride)}, align {dtype.bytes}")
+            fn.do(f"store {element} {one}, ptr {address(em, buffer, uniform, constant + lane * stride)}, align {align}")
         return
     pointers = _element_pointers(em, buffer, indices, uniform, stride, constant)
-    name = f"@llvm.masked.scatter.{mangled(memory_type(dtype), lanes)}.v{lanes}p0"
+    name = f"@llvm.masked.scatter.{mangled(element, lanes)}.v{lanes}p0"
     fn.module.declare(f"declare void {name}({type_}, <{lanes} x ptr>, i32 immarg, {mask_type})")
     mask = "splat (i1 true)" if em.mask is None else em.mask
-    fn.do(f"call void {name}({type_} {raw}, <{lanes} x ptr> {pointers}, i32 {dtype.bytes}, {mask_type} {mask})")
+    fn.do(f"call void {name}({type_} {raw}, <{lanes} x ptr> {pointers}, i32 {align}, {mask_type} {mask})")
+
+
+def _load_contiguous(em: ExprEmitter, buffer: Buffer, uniform: Terms, constant: int, owned: bool) -> str:
+    fn, lanes, element, align = em.fn, em.lanes, memory_type(buffer.dtype), buffer.dtype.bytes
+    type_ = vector(element, lanes)
+    if owned or em.mask is None:
+        pointer = address(em, buffer, uniform, constant) if owned else _guarded(em, buffer, uniform, constant, lanes, masked=True)
+        loaded = fn.op(f"load {vector(element, em.active)}, ptr {pointer}, align {align}")
+        return _resized(em, loaded, element, em.active, lanes)
+    pointer = _guarded(em, buffer, uniform, constant, lanes, masked=True)
+    name = f"@llvm.masked.load.{mangled(element, lanes)}.p0"
+    fn.module.declare(f"declare {type_} {name}(ptr, i32 immarg, <{lanes} x i1>, {type_})")
+    return fn.op(f"call {type_} {name}(ptr {pointer}, i32 {align}, <{lanes} x i1> {em.mask}, {type_} zeroinitializer)")
+
+
+def _store_owned(em: ExprEmitter, raw: Operand, element: str, pointer: str, align: int) -> None:
+    """A store to memory of this task alone, whose lanes that are off may be read and written back: plain accesses, unlike those under a
+    mask, let LLVM keep the buffer in registers."""
+    fn, active = em.fn, em.active
+    type_ = vector(element, active)
+    value = _resized(em, str(raw), element, em.lanes, active)
+    if em.mask != em.prefix:
+        mask = _resized(em, str(em.mask), "i1", em.lanes, active)
+        before = fn.op(f"load {type_}, ptr {pointer}, align {align}")
+        value = fn.op(f"select <{active} x i1> {mask}, {type_} {value}, {type_} {before}")
+    fn.do(f"store {type_} {value}, ptr {pointer}, align {align}")
+
+
+def _resized(em: ExprEmitter, value: str, element: str, lanes: int, wanted: int) -> str:
+    """The first lanes of a vector, or the vector with undefined lanes added."""
+    if lanes == wanted:
+        return value
+    type_ = vector(element, lanes)
+    mask = shuffle_mask(tuple(min(lane, lanes) for lane in range(wanted)))
+    return em.fn.op(f"shufflevector {type_} {value}, {type_} poison, {mask}")
 
 
 def is_local(buffer: Buffer) -> bool:
@@ -150,16 +179,33 @@ def _by_lane(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...]) -> tupl
     return uniform, stride, constant
 
 
-def _guarded(em: ExprEmitter, buffer: Buffer, pointer: str, movable: bool, masked: bool = False) -> str:
-    """The pointer, or where the code does not count one to zeros. movable: the address is not a constant one, which in a local buffer is
-    taken to be inside. masked: the access itself leaves out the lanes that are off."""
-    guard = em.guard
-    if em.mask is not None and not masked:
+def _is_owned(em: ExprEmitter, buffer: Buffer, uniform: Terms, constant: int, stride: int) -> bool:
+    """Whether the active lanes are at constant places inside a local buffer, where an access more does no harm."""
+    if not is_local(buffer):
+        return False
+    for term, coefficient in uniform:
+        known = em.value_of(term)
+        if type(known) is not int:
+            return False
+        constant += known * coefficient
+    last = constant + stride * (max(em.active, 1) - 1)
+    count = 1
+    for dim in buffer.shape:
+        count *= dim.attr
+    return min(constant, last) >= 0 and max(constant, last) < count
+
+
+def _guarded(em: ExprEmitter, buffer: Buffer, uniform: Terms, constant: int, lanes: int, masked: bool = False) -> str:
+    """The pointer to the elements, or where the code does not count one to zeros. lanes: how many are loaded from there. masked: the
+    access itself leaves out the lanes that are off."""
+    pointer, guard = address(em, buffer, uniform, constant), em.guard
+    needs_mask = em.mask != em.prefix and not masked
+    if (guard is None and not needs_mask) or _is_owned(em, buffer, uniform, constant, 0 if lanes == 1 else 1):
+        return pointer
+    if needs_mask:
         bits = em.fn.op(f"bitcast <{em.lanes} x i1> {em.mask} to i{em.lanes}")
         some = em.fn.op(f"icmp ne i{em.lanes} {bits}, 0")
         guard = some if guard is None else em.fn.op(f"and i1 {guard}, {some}")
-    if guard is None or (is_local(buffer) and not movable):
-        return pointer
     return em.fn.op(f"select i1 {guard}, ptr {pointer}, ptr {_zeros(em)}")
 
 
@@ -182,7 +228,7 @@ def _strided(em: ExprEmitter, buffer: Buffer, uniform: Terms, stride: int, const
     parts = [min(part * lanes, last - lanes + 1) for part in range(min(step, last // lanes + 1))]
     loaded = []
     for part in parts:
-        pointer = _guarded(em, buffer, address(em, buffer, uniform, start + part), bool(uniform))
+        pointer = _guarded(em, buffer, uniform, start + part, lanes)
         loaded.append(fn.op(f"load {type_}, ptr {pointer}, align {buffer.dtype.bytes}"))
     where = []
     for lane in range(lanes):
@@ -200,8 +246,8 @@ def _one_by_one(em: ExprEmitter, buffer: Buffer, uniform: Terms, stride: int, co
     element = memory_type(buffer.dtype)
     type_ = vector(element, em.lanes)
     result = "poison"
-    for lane in range(em.lanes):
-        pointer = _guarded(em, buffer, address(em, buffer, uniform, constant + lane * stride), bool(uniform))
+    for lane in range(em.active):
+        pointer = _guarded(em, buffer, uniform, constant + lane * stride, 1)
         one = em.fn.op(f"load {element}, ptr {pointer}, align {buffer.dtype.bytes}")
         result = em.fn.op(f"insertelement {type_} {result}, {element} {one}, i64 {lane}")
     return result

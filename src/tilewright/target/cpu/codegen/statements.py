@@ -66,7 +66,7 @@ def _emit_for(cx: Context, loop: For) -> None:
                 em.level += 1
                 em.bind(loop.var, index)
                 emit(cx, loop.body)
-                em.leave_level(mark, vectors=True)
+                em.leave_level(mark)
                 em.level -= 1
             return
         if loop.kind == "vectorized" and not em.lanes and is_vectorizable(loop, em.facts):
@@ -166,7 +166,7 @@ def _emit_let(cx: Context, stmt: Let) -> None:
     else:
         em.bind(stmt.var, value, nonnegative=stmt.value.dtype.is_integer and em.nonnegative(stmt.value))
     emit(cx, stmt.body)
-    em.leave_level(mark, vectors=True)
+    em.leave_level(mark)
     em.level -= 1
 
 
@@ -234,28 +234,35 @@ def lane_bits(loop: For, facts: Facts) -> int:
 def _emit_vectorized(cx: Context, loop: For, extent: int) -> None:
     em = cx.em
     width = max(1, em.style.vector_bits // lane_bits(loop, em.facts))
-    whole, rest = divmod(extent, width)
-    if whole > MAX_PIECES:
+    if extent // width > MAX_PIECES:
         raise InternalError(f"a vectorised loop of {extent} iterations", hint="split it first")
-    pieces = [(index * width, width) for index in range(whole)]
-    at = whole * width
-    while rest:
-        lanes = 1 << (rest.bit_length() - 1)
-        pieces.append((at, lanes))
-        at, rest = at + lanes, rest - lanes
-    start = em.mark()
-    for (first, lanes), (_, following) in zip(pieces, (*pieces[1:], (0, 0)), strict=True):
+    for first, lanes, active in _pieces(extent, width, em.style.masks):
         mark = em.mark()
         em.level += 1
         if lanes == 1:
             em.bind(loop.var, first)
         else:
-            em.enter_lanes(loop.var, first, lanes)
+            em.enter_lanes(loop.var, first, lanes, active)
         emit(Context(em), loop.body)
-        # vectors that earlier pieces left behind have these lanes too
-        em.leave_level(mark if lanes == following else start, vectors=lanes == following)
+        em.leave_level(mark)
         em.leave_lanes()
         em.level -= 1
+
+
+def _pieces(extent: int, width: int, masks: bool) -> list[tuple[int, int, int]]:
+    """(first, lanes, active) for vectors of at most `width` lanes that cover `extent` iterations: whole ones, then the rest in one vector
+    under a mask, or in shorter ones of powers of two."""
+    at = extent - extent % width
+    pieces = [(first, width, width) for first in range(0, at, width)]
+    rest = extent - at
+    while rest:
+        lanes = 1 << (rest.bit_length() - 1)
+        if lanes < rest and masks:
+            pieces.append((at, 2 * lanes, rest))
+            break
+        pieces.append((at, lanes, lanes))
+        at, rest = at + lanes, rest - lanes
+    return pieces
 
 
 def emit_store(em: ExprEmitter, stmt: Store) -> None:
@@ -287,7 +294,7 @@ def _store_reduction(em: ExprEmitter, stmt: Store) -> None:
         high = em.fn.op(f"shufflevector {wide} {x}, {wide} poison, {shuffle_mask(tuple(range(half, lanes)))}")
         x, lanes = _combine(em, op, dtype, low, high, half), half
     one = em.fn.op(f"extractelement {vector(value_type(dtype), 1)} {x}, i64 0")
-    mask, em.mask = em.mask, None
+    mask, em.mask = em.mask, em.prefix
     memory.store_scalar(em, stmt.buffer, stmt.indices, _combine(em, op, dtype, memory.load_scalar(em, own), one, 0))
     em.mask = mask
 

@@ -103,7 +103,7 @@ def register_block(machine: Machine, rows: int, vectors: int) -> tuple[int, int]
 
 
 def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], machine: Machine) -> Schedule | None:
-    """The kernel with the product block `name` in register tiles and its elementwise consumers on them; None when it is no matrix product."""
+    """The kernel with the product block `name` in register tiles and its consumer on them; None when it is no matrix product."""
     product = as_product(block_of(s, name))
     if product is None:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ir.expr import Op
+from tilewright.ir.expr import Expr, Op, walk
 from tilewright.kernel.nodes import Block, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.machine.description import Machine
@@ -77,7 +77,7 @@ def contiguous_suffix(block: Block) -> int:
     body = block.body
     if not isinstance(body, Store) or any(e.op is Op.VAR and e not in {it.var for it in iters} for e in body.indices):
         return 1
-    if [index for index in body.indices] != [it.var for it in iters]:
+    if list(body.indices) != [it.var for it in iters]:
         return 1
     best = 1
     for count in range(2, len(iters) + 1):
@@ -93,7 +93,5 @@ def contiguous_suffix(block: Block) -> int:
     return best
 
 
-def uses_any(index: object, variables: list[object]) -> bool:
-    from tilewright.ir.expr import Expr, walk
-
-    return isinstance(index, Expr) and any(e in variables for e in walk(index))
+def uses_any(index: Expr, variables: list[Expr]) -> bool:
+    return any(e in variables for e in walk(index))

@@ -1,0 +1,152 @@
+"""Schedule rules: results stay what the kernel defines, on every vector width, and the structure that makes kernels fast is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tests.compiled_graphs import f32, function
+from tilewright.graph.node import GraphBuilder, Value
+from tilewright.graph.ops import (
+    Binary,
+    Contract,
+    Convolution,
+    LayerNorm,
+    Reduce,
+    Softmax,
+    Transpose,
+    Unary,
+    WindowReduce,
+    constant,
+)
+from tilewright.ir import dtypes
+from tilewright.ir.expr import const, size
+from tilewright.ir.types import TensorType, as_shape, bind_shape
+from tilewright.kernel.interpreter import interpret
+from tilewright.kernel.nodes import For, Kernel, walk_stmts
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.machine.targets import named_machine
+from tilewright.target.cpu.rules.choose import schedule_kernel
+from tilewright.target.cpu.rules.contraction import register_block
+from tilewright.transform.fuse import fuse
+from tilewright.transform.lower_groups import lower_group
+
+N = size("N")
+SIZES = {N: 5}
+LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+F32 = dtypes.float32
+Body = Callable[..., Sequence[Value]]
+
+
+def conv(groups: int = 1, stride: int = 1) -> Body:
+    def body(g: GraphBuilder, x: Value, w: Value) -> Sequence[Value]:
+        one = (const(1), const(1))
+        y = g.one(Convolution((stride, stride), (1, 1), one, one, groups, F32), x, w)
+        return (g.one(Binary("max"), y, g.one(constant(np.float32(0)))),)
+
+    return body
+
+
+def product(spec: str) -> Body:
+    return lambda g, a, b: (g.one(Unary("tanh"), g.one(Contract(spec, F32), a, b)),)
+
+
+CASES: dict[str, tuple[list[TensorType], set[int], Body]] = {
+    "product": ([f32(N, 19), f32(19, 37)], {1}, product("mk,kn->mn")),
+    "product of inputs": ([f32(N, 19), f32(19, 37)], set(), product("mk,kn->mn")),
+    "transposed panel": ([f32(2, 9, 7), f32(2, 21, 7)], set(), product("bmk,bnk->bmn")),
+    "row times panel": ([f32(1, 19), f32(370, 19)], {1}, product("mk,nk->mn")),
+    "inner product": ([f32(40), f32(40)], set(), product("k,k->")),
+    "convolution": ([f32(1, 5, 6, 9), f32(20, 5, 3, 3)], {1}, conv()),
+    "strided convolution": ([f32(1, 5, 7, 9), f32(20, 5, 3, 3)], {1}, conv(stride=2)),
+    "depthwise convolution": ([f32(1, 6, 6, 19), f32(6, 1, 3, 3)], {1}, conv(groups=6)),
+    "grouped convolution": ([f32(1, 6, 5, 9), f32(8, 3, 3, 3)], {1}, conv(groups=2)),
+    "softmax": ([f32(N, 3, 41)], set(), lambda g, x: (g.one(Softmax(2), x),)),
+    "softmax over channels": ([f32(2, 5, 19)], set(), lambda g, x: (g.one(Softmax(1), x),)),
+    "layer norm": ([f32(2, N, 40), f32(40), f32(40)], set(), lambda g, x, w, b: (g.one(LayerNorm(2, 1e-5), x, w, b),)),
+    "rows summed": ([f32(N, 67)], set(), lambda g, x: (g.one(Reduce("sum", (1,), True), x),)),
+    "columns summed": ([f32(67, 21)], set(), lambda g, x: (g.one(Reduce("sum", (0,), False), x),)),
+    "all summed": ([f32(3, 7, 21)], set(), lambda g, x: (g.one(Reduce("max", (0, 1, 2), False), x),)),
+    "pooling": (
+        [f32(1, 3, 9, 23)],
+        set(),
+        lambda g, x: (g.one(WindowReduce("max", (3, 3), (2, 2), (1, 1), as_shape((1, 1)), as_shape((1, 1))), x),),
+    ),
+    "elementwise": ([f32(2, N, 19), f32(19)], set(), lambda g, x, y: (g.one(Binary("add"), g.one(Unary("exp"), x), y),)),
+    "flat": ([f32(3, 5, 7), f32(3, 5, 7)], set(), lambda g, x, y: (g.one(Binary("mul"), x, y),)),
+    "transposed": ([f32(5, 7, 3)], set(), lambda g, x: (g.one(Transpose((2, 0, 1)), x),)),
+}
+
+
+def kernel_of(case: str) -> tuple[Kernel, frozenset[int]]:
+    types, constants, body = CASES[case]
+    fused = fuse(function("p", types, body))
+    (group,) = {value.node for value in fused.results}
+    return lower_group(group.op.body), frozenset(constants)
+
+
+def run(kernel: Kernel, schedule: Schedule) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    rng = np.random.default_rng(1)
+    inputs = [rng.uniform(-1, 1, bind_shape(b.shape, SIZES)).astype(b.dtype.numpy) for b in kernel.inputs]
+    layouts = {layout.buffer: layout for layout in schedule.layouts}
+    packed = [layouts[b.name].pack(x) if b.name in layouts else x for b, x in zip(kernel.inputs, inputs, strict=True)]
+    return interpret(kernel, inputs, SIZES), interpret(schedule.kernel, packed, SIZES)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("case", CASES)
+def test_schedules_keep_results(case: str, level: str) -> None:
+    kernel, constants = kernel_of(case)
+    want, got = run(kernel, schedule_kernel(kernel, constants, named_machine(level)))
+    for a, b in zip(want, got, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_reassociation_results_keep_their_bits(case: str) -> None:
+    kernel, constants = kernel_of(case)
+    want, got = run(kernel, schedule_kernel(kernel, constants, named_machine("x86-64-v3"), reassociate=False))
+    for a, b in zip(want, got, strict=True):
+        np.testing.assert_array_equal(b, a)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ("inner product", "all summed")])
+def test_every_nest_runs_in_parallel(case: str) -> None:
+    kernel, constants = kernel_of(case)
+    scheduled = schedule_kernel(kernel, constants, named_machine("x86-64-v3")).kernel
+    roots = scheduled.body.stmts if hasattr(scheduled.body, "stmts") else (scheduled.body,)
+    assert all(isinstance(root, For) and root.kind == "parallel" for root in roots)
+
+
+@pytest.mark.parametrize("case", ["product", "convolution", "row times panel"])
+def test_constant_panels_are_packed_and_accumulators_local(case: str) -> None:
+    kernel, constants = kernel_of(case)
+    schedule = schedule_kernel(kernel, constants, named_machine("x86-64-v3"))
+    assert [layout.buffer for layout in schedule.layouts] == ["x1"]
+    assert any(buffer.scope == "local" for buffer in schedule.kernel.scratch)
+
+
+def test_loops_are_vectorised_by_the_width_of_the_machine() -> None:
+    kernel, constants = kernel_of("product")
+    for level, lanes in (("x86-64-v2", 4), ("x86-64-v3", 8), ("x86-64-v4", 16)):
+        body = schedule_kernel(kernel, constants, named_machine(level)).kernel.body
+        widths = {loop.extent.value for loop in walk_stmts(body) if isinstance(loop, For) and loop.kind == "vectorized"}
+        assert lanes in widths
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("rows", "vectors"), [(1, 64), (7, 8), (56, 4), (128, 48), (3, 1), (4096, 1)])
+def test_register_blocks_fit_the_registers(level: str, rows: int, vectors: int) -> None:
+    machine = named_machine(level)
+    mr, nv = register_block(machine, rows, vectors)
+    assert 1 <= mr <= rows
+    assert 1 <= nv <= vectors
+    assert mr * nv + nv + 1 <= machine.vector_registers
+
+
+def test_a_large_product_hides_the_latency_of_multiply_adds() -> None:
+    machine = named_machine("x86-64-v4")
+    mr, nv = register_block(machine, 1024, 64)
+    assert mr * nv >= machine.fma_latency * machine.fma_units
