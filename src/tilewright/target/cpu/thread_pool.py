@@ -24,6 +24,8 @@ its own condition variable. It says so in `asleep` before it looks at `state` an
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from dataclasses import dataclass
 from string import Template
 
@@ -111,6 +113,7 @@ def emit_thread_pool(triple: str, api: ThreadApi, limits: SpinLimits | None = No
     return text + api.definitions
 
 
+@lru_cache(maxsize=8)
 def thread_pool_object(target: LlvmTarget) -> bytes:
     """The compiled pool for a target, to be carried by artifacts. Raises TargetError if its system has no threads here."""
     text = emit_thread_pool(target.triple, thread_api(target.triple))
