@@ -24,9 +24,8 @@ its own condition variable. It says so in `asleep` before it looks at `state` an
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from dataclasses import dataclass
+from functools import lru_cache
 from string import Template
 
 from tilewright.support.errors import TargetError
