@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.target.cpu.kernel_runner import host, llvm_target, run
+from tests.target.cpu.kernel_runner import build, host, llvm_target, run
 from tilewright.ir.dtypes import DType, bfloat16, bool_, float32, float64, int8, int32, int64, uint8
 from tilewright.ir.expr import TRUE, Expr, Op, binary, cast, const, equal, load, maximum, minimum, select, size, var
 from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, Stmt, Store, While, seq
@@ -288,3 +288,41 @@ def test_blocks_are_refused() -> None:
     block = Block("b", (), (), Store(y, (const(0),), const(5, int32)), None, TRUE)
     with pytest.raises(InternalError, match="lower"):
         generate(Kernel("k", (), (y,), block), host())
+
+
+@pytest.mark.parametrize("extent", [3, 7, 16, 29])
+@pytest.mark.parametrize("machine", ["x86-64-v3", "host"])
+@pytest.mark.parametrize("dtype", [float32, uint8, float64, int64], ids=str)
+def test_extents_that_are_no_multiple_of_a_vector(extent: int, machine: str, dtype: DType) -> None:
+    """Tiles in a local buffer, strided reads, gathers, scatters and reductions, with lanes that do not exist."""
+    target = host() if machine == "host" else named_machine(machine)
+    x, y, total = tensor("x", dtype, 2, extent * 3), tensor("y", dtype, 2, extent, 2), tensor("total", dtype, 2)
+    at, t = tensor("at", int64, extent), tensor("t", dtype, 2, extent, scope="local")
+    tile = For(K, const(2), For(V, const(extent), Store(t, (K, V), load(x, (K, V * 3))), "vectorized"), "unrolled")
+    add = For(K, const(2), For(V, const(extent), Store(t, (K, V), load(t, (K, V)) + load(x, (K, V))), "vectorized"), "unrolled")
+    where = load(at, (V,))
+    out = seq(Store(y, (K, where, const(1)), load(x, (K, where))), Store(y, (K, V, const(0)), load(t, (K, V))))
+    put = For(K, const(2), For(V, const(extent), out, "vectorized"))
+    clear = For(K, const(2), Store(total, (K,), const(0, dtype)))
+    reduce = For(K, const(2), For(V, const(extent), Store(total, (K,), load(total, (K,)) + load(t, (K, V))), "vectorized"))
+    kernel = Kernel("odd", (x, at), (y, total), seq(tile, add, put, clear, reduce), (), (t,))
+    a, order = RNG.integers(0, 9, (2, extent * 3)).astype(dtype.numpy), RNG.permutation(extent)
+    got, sums = run(kernel, [a, order], code=build(kernel, target))
+    expected = a[:, ::3] + a[:, :extent]
+    np.testing.assert_array_equal(got[:, :, 0], expected)
+    np.testing.assert_array_equal(got[:, :, 1], a[:, :extent])
+    np.testing.assert_array_equal(sums, expected.sum(1).astype(dtype.numpy))
+
+
+def test_masked_stores_to_a_register_tile_keep_it_in_registers() -> None:
+    x, y, acc = tensor("x", float32, N, 16), tensor("y", float32, 16), tensor("acc", float32, 16, scope="local")
+    start = For(V, const(16), Store(acc, (V,), const(0.0, float32)), "vectorized")
+    update = Store(acc, (V,), load(acc, (V,)) + load(x, (K, V)) * load(x, (K, const(0))))
+    add = For(K, N, For(V, const(16), If(V < K, update), "vectorized"))
+    put = For(V, const(16), Store(y, (V,), load(acc, (V,))), "vectorized")
+    kernel = Kernel("masked", (x,), (y,), seq(start, add, put), (N,), (acc,))
+    target = named_machine("x86-64-v4")
+    assert "(%rsp)" not in "".join(inner_loop(compile_to_assembly(generate(kernel, target), llvm_target(target))))
+    a = RNG.standard_normal((30, 16)).astype(np.float32)
+    on = np.arange(16) < np.arange(30)[:, None]
+    np.testing.assert_allclose(run(kernel, [a], {N: 30})[0], (a * a[:, :1] * on).sum(0), rtol=1e-4, atol=1e-5)
