@@ -45,6 +45,21 @@ def test_every_command_has_a_page_that_the_index_and_navigation_name() -> None:
         assert f"commands/{command}.md" in navigation
 
 
+def test_every_page_is_in_the_navigation_and_every_decision_in_its_list() -> None:
+    pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if "templates" not in page.parts]
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert [page for page in pages if page not in navigation] == []
+    listed = (DOCS / "decisions" / "README.md").read_text("utf-8")
+    assert [page.name for page in (DOCS / "decisions").glob("*-*.md") if f"({page.name})" not in listed] == []
+
+
+def test_the_artifact_page_explains_every_field_of_the_manifest() -> None:
+    text = (DOCS / "artifact.md").read_text("utf-8")
+    printed = set(re.findall(r"'(\w+)'", text[text.index("['checks'") :].splitlines()[0]))  # compared with a real manifest by test_snippets
+    explained = {name for row in re.findall(r"^\| (`.+?) \|", _sections(DOCS / "artifact.md")["manifest"], flags=re.MULTILINE) for name in row.split(", ")}
+    assert {name.strip("`") for name in explained} == printed
+
+
 def _links(page: Path) -> list[str]:
     text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
