@@ -56,7 +56,11 @@ def test_every_page_is_in_the_navigation_and_every_decision_in_its_list() -> Non
 def test_the_artifact_page_explains_every_field_of_the_manifest() -> None:
     text = (DOCS / "artifact.md").read_text("utf-8")
     printed = set(re.findall(r"'(\w+)'", text[text.index("['checks'") :].splitlines()[0]))  # compared with a real manifest by test_snippets
-    explained = {name for row in re.findall(r"^\| (`.+?) \|", _sections(DOCS / "artifact.md")["manifest"], flags=re.MULTILINE) for name in row.split(", ")}
+    explained = {
+        name
+        for row in re.findall(r"^\| (`.+?) \|", _sections(DOCS / "artifact.md")["manifest"], flags=re.MULTILINE)
+        for name in row.split(", ")
+    }
     assert {name.strip("`") for name in explained} == printed
 
 
