@@ -126,13 +126,12 @@ def _estimate_data(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def check(
-    model: Any, target: str = "cpu", *, dims: Dims | None = None, progress: Progress | None = None, settings: Settings | None = None
-) -> Report:
+def check(model: Any, target: str = "cpu", *, dims: Dims | None = None, progress: Progress | None = None, **settings: Any) -> Report:
     """Everything in a model that cannot be compiled for a target, in one go, with estimates of memory and work. Generates no code.
 
-    model, target, dims: as `compile` takes them. Raises ModelError when the file is no model at all, TargetError, SettingsError.
+    model, target, dims, settings: as `compile` takes them. Raises ModelError when the file is no model at all, TargetError, SettingsError.
     """
+    chosen = current_settings().changed(**settings)
     machine = target_machine(target)
     ranges = {name: dim_range(name, value) for name, value in (dims or {}).items()}
     loaded = load_model(model)
@@ -142,7 +141,7 @@ def check(
     missing = list(found.refusals)
     estimate = None
     if found.module is not None:
-        groups = _Groups(machine, settings or current_settings(), loaded)
+        groups = _Groups(machine, chosen, loaded)
         try:
             estimate = _estimate(found.module, groups, progress)
         except TilewrightError as error:

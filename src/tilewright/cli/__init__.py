@@ -23,9 +23,14 @@ def main() -> None:
         from tilewright.cli.app import app
 
         app(prog_name="tilewright")
+        code: object = 0
     except KeyboardInterrupt:
+        code = INTERRUPTED
+    except SystemExit as end:
+        code = end.code
+    if code == INTERRUPTED:  # here, whoever caught the interrupt: a command, the parser of its options, or nobody
         sys.stderr.write("interrupted\n")
-        sys.exit(INTERRUPTED)
+    sys.exit(code)  # type: ignore[arg-type]  # as Python says it: an int, a text or None
 
 
 def _interrupt_again(lost: UnraisableHookArgs) -> None:

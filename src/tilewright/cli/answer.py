@@ -59,8 +59,7 @@ def conclude(run: Callable[[], Answer], options: Mapping[str, Any]) -> int:
         write(to_text(answer.data) if as_json else rendered(answer.show))
         return answer.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return INTERRUPTED
+        return INTERRUPTED  # `main` says so
     except BrokenPipeError:
         # whoever read the output has gone; what Python still holds of it would fail again when the process ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -32,7 +32,7 @@ def check(
     from tilewright import examine
     from tilewright.support.progress import make_progress
 
-    report = examine.check(model, target, dims=dims, progress=make_progress(settings.progress), settings=settings)
+    report = examine.check(model, target, dims=dims, progress=make_progress(settings.progress), **pairs(set_, "--set"))
     return Answer(report.to_json(), lambda console: show(console, report), report.exit_code)
 
 
