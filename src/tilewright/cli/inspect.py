@@ -107,7 +107,7 @@ def layers_of(module: Module) -> list[Layer]:
     def visit(function: Function) -> None:
         for node in walk_nodes(function.results):
             if isinstance(node.op, Fused):
-                found.append(Layer(len(found), tuple(str(origin) for origin in dict.fromkeys(origins_of(node))), node))
+                found.append(Layer(len(found), tuple(str(origin) for origin in origins_of(node)), node))
             else:
                 for inner in held_functions(node.op):
                     visit(inner)

@@ -27,11 +27,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin(Interned):
-    """Where a node comes from in the user's model: `source` ("onnx node 'conv1'"), operator there, file or line."""
+    """Where a node comes from in the user's model: its name and operator there, file or line. A fused group has the origin of its main
+    node, with those of all its nodes in `parts`."""
 
     name: str
     operator: str = ""
     location: str = ""
+    parts: tuple[Origin, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.operator} node '{self.name}'" if self.operator else self.name

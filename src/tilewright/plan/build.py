@@ -124,7 +124,7 @@ class PlanBuilder:
         if group.workspace is not ZERO:
             args.append(self.ledger.tensor(TensorType(dtypes.uint8, (group.workspace,))))
         places = tuple(self.ledger.place(view) for view in args)
-        origins = tuple(dict.fromkeys(origin for origin in origins_of(node)))
+        origins = origins_of(node)
         self.ledger.step(Launch(group.kernel, places, group.kernel.sizes, origins))
         return results
 
@@ -146,15 +146,9 @@ class PlanBuilder:
         return View(source.storage, source.offset, target)
 
 
-def origins_of(node: Node) -> list[Origin]:
-    """The model nodes that a node computes: its own origin, or those inside of a fused function."""
-    found: list[Origin] = []
-    body = getattr(node.op, "body", None)
-    if isinstance(body, Function):
-        found = [inner.origin for inner in walk_nodes(body.results) if inner.origin is not None]
-    if not found and node.origin is not None:
-        found = [node.origin]
-    return found
+def origins_of(node: Node) -> tuple[Origin, ...]:
+    """The model nodes that a node computes."""
+    return () if node.origin is None else node.origin.parts or (node.origin,)
 
 
 def build_plan(

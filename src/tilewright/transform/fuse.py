@@ -14,7 +14,7 @@ Whether an operator is injective, what it reads point by point and what it costs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.graph.node import Function, GraphBuilder, Node, Origin, Parameter, Value, users_of, walk_nodes
 from tilewright.graph.ops import BindSize, Call, Constant, Contract, Convolution, Fused, If, Loop, RefineShape, Reshape
@@ -63,7 +63,7 @@ def fuse(function: Function) -> Function:
             continue
         pattern = pattern_of(node)
         group = None if node in results else _group_of_users(node, users[node], groups)
-        if group is None or not _joins(node, pattern, group, groups):
+        if group is None or not _joins(node, pattern, group, users):
             group = Group(core=None if pattern.injective else node)
         elif not pattern.injective:
             group.core = node
@@ -80,7 +80,7 @@ def _group_of_users(node: Node, users: Sequence[Node], groups: dict[Node, Group]
     return next(iter(found.values())) if len(found) == 1 and not outside and not binds else None
 
 
-def _joins(node: Node, pattern: Pattern, group: Group, groups: dict[Node, Group]) -> bool:
+def _joins(node: Node, pattern: Pattern, group: Group, users: dict[Node, list[Node]]) -> bool:
     if pattern.opaque or len(group.nodes) >= MAX_GROUP:
         return False
     core = group.core
@@ -96,7 +96,23 @@ def _joins(node: Node, pattern: Pattern, group: Group, groups: dict[Node, Group]
         return all(_reads_once(node, user) or pattern.cheap for user in readers)
     if isinstance(core.op, (Contract, Convolution)):
         return pattern.movement and node.types[0].count is not const(1) and all(user is core for user in readers) and _keeps_rows(node)
-    return pattern_of(core).blocks == 1 and pattern.cheap
+    return pattern_of(core).blocks == 1 and pattern.cheap and not _ends_a_product(node, users)
+
+
+def _ends_a_product(node: Node, users: dict[Node, list[Node]]) -> bool:
+    """The node, point by point, finishes a contraction or convolution that nobody else reads: it is worth more as its epilogue."""
+    pattern = pattern_of(node)
+    for value, use in zip(node.inputs, pattern.uses, strict=True):
+        producer = value.node
+        if not use.identity or len(users[producer]) != 1 or len(value.shape) != len(node.types[0].shape):
+            continue
+        if not all(equal_dims(a, b) for a, b in zip(value.shape, node.types[0].shape, strict=True)):
+            continue
+        if isinstance(producer.op, (Contract, Convolution)):
+            return True
+        if not isinstance(producer.op, STRUCTURAL) and pattern_of(producer).injective and _ends_a_product(producer, users):
+            return True
+    return False
 
 
 def _reads_once(node: Node, user: Node) -> bool:
@@ -201,5 +217,6 @@ def _group_name(group: Group) -> str:
 
 
 def _group_origin(group: Group) -> Origin | None:
-    chosen = group.core or group.root
-    return chosen.origin or next((node.origin for node in group.nodes if node.origin is not None), None)
+    parts = tuple(dict.fromkeys(node.origin for node in reversed(group.nodes) if node.origin is not None))
+    chosen = (group.core or group.root).origin or (parts[0] if parts else None)
+    return chosen if chosen is None or len(parts) < 2 else replace(chosen, parts=parts)
