@@ -40,7 +40,7 @@ def simplify_statements(kernel: Kernel) -> Kernel:
 
 
 def _simplify(stmt: Stmt, extents: Mapping[Expr, Expr]) -> Stmt:
-    on_expr = ValueSimplifier(extents)
+    on_expr = ValueSimplifier(extents).rewrite
     match stmt:
         case Store(buffer, indices, value):
             return Store(buffer, tuple([on_expr(i) for i in indices]), on_expr(value))
@@ -113,7 +113,7 @@ class ValueSimplifier:
         self._run = simplifier(extents=extents)
         self._memo: dict[Expr, Expr] = {}
 
-    def __call__(self, e: Expr) -> Expr:
+    def rewrite(self, e: Expr) -> Expr:
         """`e`, equal in value for all values of the variables in their ranges."""
         if not e.args:
             return e
@@ -123,7 +123,7 @@ class ValueSimplifier:
         if self._is_index(e):
             result = self._run.rewrite(e)
         else:
-            args = tuple([self(a) for a in e.args])
+            args = tuple([self.rewrite(a) for a in e.args])
             if args == e.args:
                 result = e
             elif e.op is Op.LOAD:
