@@ -258,6 +258,9 @@ class NodeContext:
             return None
         if isinstance(value.op, Constant):
             return value.op.data.array
+        empty = static_shape(value.shape)
+        if empty is not None and 0 in empty:
+            return np.zeros(empty, value.type.dtype.numpy)
         contents = self.state.contents.of(value)
         if contents is not None and all(e.is_const for e in contents.flat):
             return np.array([e.value for e in contents.flat], value.type.dtype.numpy).reshape(contents.shape)
@@ -278,8 +281,9 @@ class NodeContext:
         """What a float tensor computed from sizes holds, as quotients (`graph.ratios.Ratio`); None when it is known only at run time."""
         return self.state.contents.ratios(value)
 
-    def as_size(self, value: Value, name: str = "", lo: int | None = 0) -> Expr:
-        """The number in a one-element integer tensor as an expression; a size is bound at run time when it is not known."""
+    def as_size(self, value: Value, name: str = "", lo: int | None = 0, hi: int | None = None) -> Expr:
+        """The number in a one-element integer tensor as an expression; a size from `lo` to `hi` is bound at run time when it is not
+        known."""
         known = self.state.contents.scalar(value)
         if known is not None:
             return known
@@ -287,7 +291,7 @@ class NodeContext:
         known = self.state.contents.scalar(scalar)
         if known is not None:
             return known
-        bound = self.state.fresh_size(name or (self.node.output[0] if self.node.output else self.op_type), lo)
+        bound = self.state.fresh_size(name or (self.node.output[0] if self.node.output else self.op_type), lo, hi)
         self.emit(BindSize(bound), scalar)
         one = np.empty((1,) * value.type.rank, object)
         one[...] = bound
@@ -297,7 +301,7 @@ class NodeContext:
         self.state.contents.known[scalar] = flat
         return bound
 
-    def as_sizes(self, value: Value, name: str = "", lo: int | None = 0) -> tuple[Expr, ...]:
+    def as_sizes(self, value: Value, name: str = "", lo: int | None = 0, hi: int | None = None) -> tuple[Expr, ...]:
         """The numbers in a rank-1 integer tensor as expressions; those not known are bound at run time."""
         known = self.contents(value)
         if known is not None:
@@ -308,7 +312,7 @@ class NodeContext:
         found = []
         for i in range(int(count.value)):
             element = self._element(value, i)
-            found.append(self.as_size(element, f"{name or self.node.output[0]}_{i}", lo))
+            found.append(self.as_size(element, f"{name or self.node.output[0]}_{i}", lo, hi))
         return tuple(found)
 
     def _element(self, value: Value, index: int) -> Value:

@@ -89,6 +89,16 @@ def slice_bounds(start: Expr, end: Expr | None, step: int, dim: Expr) -> tuple[E
     return first, _count(first - last, -step)
 
 
+def open_slice_bounds(start: Expr, end: Expr, step: Expr, step_size: Expr, dim: Expr) -> tuple[Expr, Expr]:
+    """`slice_bounds` for a step that is known at run time only; `step_size` is its absolute value, at least 1."""
+    up = ex.less(0, step)
+    lo, hi = ex.select(up, 0, -1), ex.select(up, dim, dim - 1)
+    first = _clamped(from_end(start, dim), lo, hi)
+    last = _clamped(from_end(end, dim), lo, hi)
+    span = ex.select(up, last - first, first - last)
+    return first, canonical(ex.maximum(ex.ceildiv(span, step_size), 0))
+
+
 def _count(span: Expr, step: int) -> Expr:
     return canonical(ex.maximum(ex.ceildiv(span, step), 0))
 

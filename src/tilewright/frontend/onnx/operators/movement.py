@@ -9,9 +9,10 @@ import numpy as np
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.frontend.onnx.declared import declared_rank
 from tilewright.frontend.onnx.operators.elementwise import BINARY_FUNCTIONS, UNARY_FUNCTIONS, ones_like
-from tilewright.frontend.onnx.sizes import ceil_quotient, quotient, slice_bounds
+from tilewright.frontend.onnx.runtime_axes import chosen, picked, runtime_axes, with_ones, without
+from tilewright.frontend.onnx.sizes import ceil_quotient, open_slice_bounds, quotient, slice_bounds
 from tilewright.graph.node import Value
-from tilewright.graph.ops import Concat, Iota, Pad, RandomUniform, Slice
+from tilewright.graph.ops import Concat, Gather, Iota, Pad, RandomUniform, Slice
 from tilewright.graph.shapes import canonical, counts_equal, dims_equal, is_one
 from tilewright.ir import dtypes
 from tilewright.ir import expr as ex
@@ -188,8 +189,11 @@ def slice_(ctx: NodeContext) -> Value:
         steps = [1] * len(starts)
     else:
         starts, ends = list(ctx.as_sizes(ctx.input(1), lo=None)), list(ctx.as_sizes(ctx.input(2), lo=None))
-        axes = ctx.require_constant(3, "list of axes").tolist() if ctx.has(3) else range(len(starts))
-        steps = ctx.require_constant(4, "list of steps").tolist() if ctx.has(4) else [1] * len(starts)
+        known_axes, known_steps = ctx.constant_of(3), ctx.constant_of(4)
+        if (ctx.has(3) and known_axes is None) or (ctx.has(4) and known_steps is None):
+            return _slice_open(ctx, x, starts, ends)
+        axes = range(len(starts)) if known_axes is None else known_axes.tolist()
+        steps = [1] * len(starts) if known_steps is None else known_steps.tolist()
     first, sizes, strides = [const(0)] * rank, list(x.shape), [1] * rank
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = ctx.axis(axis, rank)
@@ -202,6 +206,30 @@ def slice_(ctx: NodeContext) -> Value:
     return ctx.one(Slice(tuple(first), tuple(sizes), tuple(strides)), x)
 
 
+def _slice_open(ctx: NodeContext, x: Value, starts: Sequence[Expr], ends: Sequence[Expr]) -> Value:
+    """Axes or steps that are known at run time only: the positions along each axis are computed, and its elements gathered."""
+    rank = x.type.rank
+    known = ctx.constant_of(3)
+    if ctx.has(3) and known is None:
+        axes = runtime_axes(ctx, 3, rank)
+    else:
+        axes = tuple(const(ctx.axis(axis, rank)) for axis in (range(len(starts)) if known is None else known.tolist()))
+    steps, sizes = [const(1)] * len(axes), [const(1)] * len(axes)
+    if ctx.has(4):
+        name = f"{ctx.node.output[0]}_step"
+        steps = list(ctx.as_sizes(ctx.input(4), name, lo=None))
+        sizes = list(ctx.as_sizes(ctx.unary("abs", ctx.input(4)), f"{name}_size", lo=1))
+    for i, (mark, dim) in enumerate(zip(chosen(axes, rank), x.shape, strict=True)):
+        if mark is ex.FALSE:
+            continue
+        start, end = picked(axes, starts, i, const(0)), picked(axes, ends, i, dim)
+        step, size = picked(axes, steps, i, const(1)), picked(axes, sizes, i, const(1))
+        first, count = open_slice_bounds(start, end, step, size, dim)
+        offsets = ctx.binary("mul", ctx.one(Iota(count, dtypes.int64)), ctx.size_scalar(step))
+        x = ctx.one(Gather(i), x, ctx.binary("add", offsets, ctx.size_scalar(first)))
+    return x
+
+
 def pad(ctx: NodeContext) -> Value:
     x = ctx.input(0)
     rank = x.type.rank
@@ -212,17 +240,21 @@ def pad(ctx: NodeContext) -> Value:
     else:
         amounts = list(ctx.as_sizes(ctx.input(1), lo=None))
         value = ctx.number(ctx.input(2)) if ctx.has(2) else ctx.scalar_like(0, x)
-    axes = [ctx.axis(axis, rank) for axis in ctx.require_constant(3, "list of axes").tolist()] if ctx.has(3) else list(range(rank))
-    if len(amounts) != 2 * len(axes):
-        raise ModelError(f"Pad has {len(amounts)} amounts for {len(axes)} axes", where=ctx.where, why="it takes two for each axis")
-    low, high = [const(0)] * rank, [const(0)] * rank
-    for position, axis in enumerate(axes):
-        low[axis], high[axis] = amounts[position], amounts[position + len(axes)]
+    known = ctx.constant_of(3)
+    if ctx.has(3) and known is None:
+        axes = runtime_axes(ctx, 3, rank)
+    else:
+        axes = tuple(const(ctx.axis(axis, rank)) for axis in (range(rank) if known is None else known.tolist()))
+    count = len(axes)
+    if len(amounts) != 2 * count:
+        raise ModelError(f"Pad has {len(amounts)} amounts for {count} axes", where=ctx.where, why="it takes two for each axis")
+    low = [picked(axes, amounts[:count], i, const(0)) for i in range(rank)]
+    high = [picked(axes, amounts[count:], i, const(0)) for i in range(rank)]
     return ctx.one(Pad(tuple(low), tuple(high), mode), x, ctx.cast(value, x.type.dtype))
 
 
 def axes_argument(ctx: NodeContext, index: int, input_since: int) -> list[int] | None:
-    """Axes that are an attribute before an opset and an input from then on; None when not given."""
+    """Axes that are an attribute before an opset and an input from then on, known to the compiler; None when not given."""
     if ctx.version < input_since:
         found: list[int] | None = ctx.attribute("axes")
         return found
@@ -232,19 +264,28 @@ def axes_argument(ctx: NodeContext, index: int, input_since: int) -> list[int] |
     return axes
 
 
+def has_runtime_axes(ctx: NodeContext, index: int, input_since: int) -> bool:
+    """Whether the axes are an input that is known at run time only, their number known now."""
+    given = ctx.optional(index) if ctx.version >= input_since else None
+    return given is not None and ctx.constant_of(index) is None and all(dim.is_const for dim in given.shape)
+
+
 def squeeze(ctx: NodeContext) -> Value:
     x = ctx.input(0)
+    if has_runtime_axes(ctx, 1, 13):
+        given = runtime_axes(ctx, 1, x.type.rank)
+        return ctx.reshape(x, without(x.shape, chosen(given, x.type.rank), x.type.rank - len(given)))
     axes = axes_argument(ctx, 1, 13)
     if axes is None:
-        chosen = {axis for axis, dim in enumerate(x.shape) if is_one(dim)}
-        chosen |= _ones_by_declaration(ctx, x, x.type.rank - len(chosen))
+        gone = {axis for axis, dim in enumerate(x.shape) if is_one(dim)}
+        gone |= _ones_by_declaration(ctx, x, x.type.rank - len(gone))
     else:
-        chosen = {ctx.axis(axis, x.type.rank) for axis in axes}
-    for axis in chosen:
+        gone = {ctx.axis(axis, x.type.rank) for axis in axes}
+    for axis in gone:
         if x.shape[axis].is_const and not is_one(x.shape[axis]):
             raise ModelError(f"Squeeze of axis {axis}, whose size is {x.shape[axis]!r}", where=ctx.where)
-    x = ctx.refine(x, [const(1) if axis in chosen else dim for axis, dim in enumerate(x.shape)])
-    return ctx.reshape(x, [dim for axis, dim in enumerate(x.shape) if axis not in chosen])
+    x = ctx.refine(x, [const(1) if axis in gone else dim for axis, dim in enumerate(x.shape)])
+    return ctx.reshape(x, [dim for axis, dim in enumerate(x.shape) if axis not in gone])
 
 
 def _ones_by_declaration(ctx: NodeContext, x: Value, rank: int) -> set[int]:
@@ -257,15 +298,18 @@ def _ones_by_declaration(ctx: NodeContext, x: Value, rank: int) -> set[int]:
 
 def unsqueeze(ctx: NodeContext) -> Value:
     x = ctx.input(0)
+    if has_runtime_axes(ctx, 1, 13):
+        rank = x.type.rank + int(product(ctx.input(1).shape).value)
+        return ctx.reshape(x, with_ones(x.shape, chosen(runtime_axes(ctx, 1, rank), rank)))
     axes = axes_argument(ctx, 1, 13)
     if axes is None:
         raise ModelError("Unsqueeze lacks its axes", where=ctx.where)
     rank = x.type.rank + len(axes)
-    chosen = {ctx.axis(axis, rank) for axis in axes}
-    if len(chosen) != len(axes):
+    added = {ctx.axis(axis, rank) for axis in axes}
+    if len(added) != len(axes):
         raise ModelError(f"Unsqueeze names an axis twice: {axes}", where=ctx.where)
     rest = iter(x.shape)
-    return ctx.reshape(x, [const(1) if axis in chosen else next(rest) for axis in range(rank)])
+    return ctx.reshape(x, [const(1) if axis in added else next(rest) for axis in range(rank)])
 
 
 def tile(ctx: NodeContext) -> Value:

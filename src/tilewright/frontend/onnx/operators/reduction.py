@@ -3,25 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from tilewright.frontend.onnx.context import Importer, NodeContext, Table
-from tilewright.frontend.onnx.operators.movement import axes_argument
+from tilewright.frontend.onnx.operators.movement import axes_argument, has_runtime_axes
+from tilewright.frontend.onnx.runtime_axes import chosen, runtime_axes, split_by, without
 from tilewright.graph.node import Value
 from tilewright.graph.ops import ArgReduce, Iota
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes
+from tilewright.ir.expr import Expr, const
 from tilewright.ir.types import product
 
 AXES_ARE_INPUTS_SINCE = {"ReduceSum": 13}  # the others: 18
 
 
-def reduced_axes(ctx: NodeContext) -> tuple[tuple[int, ...], bool]:
-    """The axes to reduce (all when none are given, unless noop_with_empty_axes), and keepdims."""
-    rank = ctx.input(0).type.rank
-    axes = axes_argument(ctx, 1, AXES_ARE_INPUTS_SINCE.get(ctx.op_type, 18))
-    if not axes:
-        axes = [] if ctx.attribute("noop_with_empty_axes", 0) else list(range(rank))
-    return tuple(sorted({ctx.axis(axis, rank) for axis in axes})), bool(ctx.attribute("keepdims", 1))
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction of `x` along `axes`, whose result is given the shape `shape`."""
+
+    x: Value
+    axes: tuple[int, ...]
+    shape: tuple[Expr, ...]
+
+
+def reduction(ctx: NodeContext) -> Reduction:
+    """What a node reduces: the axes given, all when none are (unless noop_with_empty_axes)."""
+    x = ctx.input(0)
+    rank, keepdims = x.type.rank, bool(ctx.attribute("keepdims", 1))
+    since = AXES_ARE_INPUTS_SINCE.get(ctx.op_type, 18)
+    if has_runtime_axes(ctx, 1, since):
+        axes = runtime_axes(ctx, 1, rank)
+        marks = chosen(axes, rank)
+        r, q = split_by(x.shape, marks)
+        apart = ctx.reshape(x, [dim for pair in zip(r, q, strict=True) for dim in pair])
+        return Reduction(apart, tuple(range(0, 2 * rank, 2)), q if keepdims else without(x.shape, marks, rank - len(axes)))
+    given = axes_argument(ctx, 1, since)
+    if not given:
+        given = [] if ctx.attribute("noop_with_empty_axes", 0) else list(range(rank))
+    fixed = tuple(sorted({ctx.axis(axis, rank) for axis in given}))
+    shape = [const(1) if axis in fixed else dim for axis, dim in enumerate(x.shape) if keepdims or axis not in fixed]
+    return Reduction(x, fixed, tuple(shape))
 
 
 def mean_over(ctx: NodeContext, x: Value, axes: Iterable[int], keepdims: bool = True) -> Value:
@@ -37,11 +59,9 @@ def mean_over(ctx: NodeContext, x: Value, axes: Iterable[int], keepdims: bool = 
 
 def _plain(fn: str) -> Importer:
     def importer(ctx: NodeContext) -> Value:
-        axes, keepdims = reduced_axes(ctx)
-        x = ctx.input(0)
-        if x.type.dtype is dtypes.bool_:
-            return ctx.reduce({"max": "any", "min": "all"}.get(fn, fn), x, axes, keepdims)
-        return ctx.reduce(fn, x, axes, keepdims)
+        r = reduction(ctx)
+        chosen_fn = {"max": "any", "min": "all"}.get(fn, fn) if r.x.type.dtype is dtypes.bool_ else fn
+        return ctx.reshape(ctx.reduce(chosen_fn, r.x, r.axes), r.shape)
 
     return importer
 
@@ -50,8 +70,8 @@ def _mapped(before: Callable[[NodeContext, Value], Value], after: str | None = N
     """A sum of mapped elements, with a function of the sum."""
 
     def importer(ctx: NodeContext) -> Value:
-        axes, keepdims = reduced_axes(ctx)
-        total = ctx.reduce("sum", before(ctx, ctx.input(0)), axes, keepdims)
+        r = reduction(ctx)
+        total = ctx.reshape(ctx.reduce("sum", before(ctx, r.x), r.axes), r.shape)
         if after is None:
             return total
         dtype = total.type.dtype
@@ -69,22 +89,20 @@ def _magnitude(ctx: NodeContext, x: Value) -> Value:
 
 
 def reduce_mean(ctx: NodeContext) -> Value:
-    axes, keepdims = reduced_axes(ctx)
-    return mean_over(ctx, ctx.input(0), axes, keepdims)
+    r = reduction(ctx)
+    return ctx.reshape(mean_over(ctx, r.x, r.axes), r.shape)
 
 
 def reduce_log_sum_exp(ctx: NodeContext) -> Value:
     """The greatest element is taken out before exponentiating, so that nothing overflows."""
-    axes, keepdims = reduced_axes(ctx)
-    given = ctx.input(0)
+    r = reduction(ctx)
+    given, axes = r.x, r.axes
     x = given if given.type.dtype.is_float else ctx.cast(given, dtypes.float64)
     greatest = ctx.reduce("max", x, axes)
     greatest = ctx.select(ctx.unary("isinf", greatest), ctx.scalar_like(0, x), greatest)
     total = ctx.reduce("sum", ctx.unary("exp", ctx.binary("sub", x, greatest)), axes)
     result = ctx.binary("add", ctx.unary("log", total), greatest)
-    if not keepdims:
-        result = ctx.reshape(result, [dim for axis, dim in enumerate(result.shape) if axis not in axes])
-    return ctx.cast(result, given.type.dtype)
+    return ctx.cast(ctx.reshape(result, r.shape), given.type.dtype)
 
 
 def _position(fn: str) -> Importer:

@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-from string import ascii_lowercase
-
 import numpy as np
 
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.frontend.onnx.operators.matmul import contract
-from tilewright.graph.node import Array, Value
-from tilewright.graph.ops import Concat, Convolution, Pad
+from tilewright.frontend.onnx.runtime_axes import around_axis
+from tilewright.frontend.onnx.sizes import from_end
+from tilewright.graph.node import Value
+from tilewright.graph.ops import Concat, Convolution, Gather, Iota, Pad
 from tilewright.graph.shapes import canonical, dims_equal
+from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType, float32
-from tilewright.ir.expr import Expr, const
+from tilewright.ir.expr import Expr, const, maximum
 from tilewright.support.errors import ModelError, UnsupportedOperatorError
 
 
 def dft(ctx: NodeContext) -> Value:
     """Over one axis of [..., 1] (real) or [..., 2] (complex); the signal is cut or padded with zeros to the length of the transform."""
     x = ctx.input(0)
-    rank = x.type.rank
-    if ctx.version < 20:
-        axis = ctx.axis(ctx.attribute("axis", 1), rank)
-    else:
-        axis = ctx.axis(int(ctx.require_constant(2, "axis").reshape(-1)[0]) if ctx.has(2) else -2, rank)
+    if x.shape[-1] not in (const(1), const(2)):
+        raise UnsupportedOperatorError(f"DFT of {x.type!r} is not supported", where=ctx.where, why="its last axis must have size 1 or 2")
+    axis = _transformed_axis(ctx, x.type.rank)
     inverse, onesided = bool(ctx.attribute("inverse", 0)), bool(ctx.attribute("onesided", 0))
-    length = _transform_length(ctx, x.shape[axis], inverse and onesided)
-    taken = length // 2 + 1 if inverse and onesided else length
-    x = _fitted(ctx, x, axis, taken)
-    parts = [_part(ctx, x, index) for index in range(2 if x.shape[-1] is const(2) else 1)]
-    given = length // 2 + 1 if onesided and not inverse else length
-    angle = 2 * np.pi * np.outer(np.arange(taken), np.arange(given)) / length
+    around = [around_axis(ctx, _part(ctx, x, index), axis) for index in range(int(x.shape[-1].value))]
+    length = _transform_length(ctx, around[0].view.shape[1], inverse and onesided)
+    half = canonical(length // 2 + 1)
+    taken, given = (half, length) if inverse and onesided else (length, half if onesided else length)
+    parts = [_fitted(ctx, part.view, taken) for part in around]
+    cosine, sine = _transform_matrices(ctx, length, taken, given, x.type.dtype)
     if inverse:
-        weight = np.ones((taken, 1)) / length
-        if onesided:
-            weight[1 : (length + 1) // 2] *= 2
-        cosine, sine = np.cos(angle) * weight, -np.sin(angle) * weight
-    else:
-        cosine, sine = np.cos(angle), np.sin(angle)
+        weight = _inverse_weights(ctx, length, taken, onesided, x.type.dtype)
+        cosine, sine = ctx.binary("mul", cosine, weight), ctx.unary("neg", ctx.binary("mul", sine, weight))
 
-    def times(part: Value, matrix: Array) -> Value:
-        letters = ascii_lowercase[: rank - 1]
-        result = letters[:axis] + "Z" + letters[axis + 1 :]
-        return contract(ctx, part, letters, ctx.constant(matrix, x.type.dtype), letters[axis] + "Z", result)
+    def times(part: Value, matrix: Value) -> Value:
+        return contract(ctx, part, "abc", matrix, "bd", "adc")
 
     if len(parts) == 1:
         pair = [times(parts[0], cosine), ctx.unary("neg", times(parts[0], sine))]
@@ -51,25 +44,56 @@ def dft(ctx: NodeContext) -> Value:
             ctx.binary("add", times(parts[0], cosine), times(parts[1], sine)),
             ctx.binary("sub", times(parts[1], cosine), times(parts[0], sine)),
         ]
-    stacked = [ctx.reshape(value, (*value.shape, 1)) for value in pair[: 1 if inverse and onesided else 2]]
-    return stacked[0] if len(stacked) == 1 else ctx.one(Concat(rank - 1), *stacked)
+    whole = [around[0].restored(ctx, value) for value in pair[: 1 if inverse and onesided else 2]]
+    stacked = [ctx.reshape(value, (*value.shape, 1)) for value in whole]
+    return stacked[0] if len(stacked) == 1 else ctx.one(Concat(x.type.rank - 1), *stacked)
 
 
-def _transform_length(ctx: NodeContext, dim: Expr, from_half: bool) -> int:
+def _transformed_axis(ctx: NodeContext, rank: int) -> Expr:
+    """The axis, counted from the front: an attribute before opset 20, then a scalar."""
+    if ctx.version < 20:
+        return const(ctx.axis(ctx.attribute("axis", 1), rank))
+    if not ctx.has(2):
+        return const(ctx.axis(-2, rank))
+    axis = ctx.as_size(ctx.input(2), f"{ctx.node.output[0]}_axis", lo=-rank, hi=rank - 2)
+    return const(ctx.axis(int(axis.value), rank)) if axis.is_const else from_end(axis, const(rank))
+
+
+def _transform_length(ctx: NodeContext, dim: Expr, from_half: bool) -> Expr:
     if ctx.has(1):
-        return int(ctx.require_constant(1, "length").reshape(-1)[0])
-    if not dim.is_const:
-        raise UnsupportedOperatorError(f"{ctx.op_type} over an axis of the open size {dim!r} is not supported", where=ctx.where)
-    return 2 * (int(dim.value) - 1) if from_half else int(dim.value)
+        return ctx.as_size(ctx.input(1), f"{ctx.node.output[0]}_length", lo=1)
+    return canonical(2 * (dim - 1)) if from_half else dim
 
 
-def _fitted(ctx: NodeContext, x: Value, axis: int, length: int) -> Value:
-    """The axis cut or padded with zeros to `length`."""
-    if dims_equal(x.shape[axis], const(length)):
+def _transform_matrices(ctx: NodeContext, length: Expr, taken: Expr, given: Expr, dtype: DType) -> tuple[Value, Value]:
+    """Cosines and sines of 2 pi t g / length, [taken, given]."""
+    if length.is_const and taken.is_const and given.is_const:
+        angle = 2 * np.pi * np.outer(np.arange(int(taken.value)), np.arange(int(given.value))) / int(length.value)
+        return ctx.constant(np.cos(angle), dtype), ctx.constant(np.sin(angle), dtype)
+    rows = ctx.reshape(ctx.one(Iota(taken, dtypes.int64)), (taken, 1))
+    turns = ctx.binary("floormod", ctx.binary("mul", rows, ctx.one(Iota(given, dtypes.int64))), ctx.size_scalar(length))
+    share = ctx.binary("div", ctx.cast(turns, dtypes.float64), ctx.size_number(length, dtypes.float64))
+    angles = ctx.binary("mul", share, 2 * np.pi)  # float64: in float32, the sine of what should be pi is not 0
+    return ctx.cast(ctx.unary("cos", angles), dtype), ctx.cast(ctx.unary("sin", angles), dtype)
+
+
+def _inverse_weights(ctx: NodeContext, length: Expr, taken: Expr, from_half: bool, dtype: DType) -> Value:
+    """[taken, 1]: 1 / length, twice that for frequencies of a half spectrum whose conjugates are left out."""
+    once = ctx.binary("div", ctx.scalar_like(1, ctx.constant(0, dtype)), ctx.size_number(length, dtype))
+    if not from_half:
+        return ctx.reshape(once, (1, 1))
+    at = ctx.reshape(ctx.one(Iota(taken, dtypes.int64)), (taken, 1))
+    pairs = ctx.size_scalar(canonical((length + 1) // 2))
+    twice = ctx.binary("and", ctx.binary("greater", at, 0), ctx.binary("less", at, pairs))
+    return ctx.select(twice, ctx.binary("mul", once, 2.0), once)
+
+
+def _fitted(ctx: NodeContext, x: Value, length: Expr) -> Value:
+    """Axis 1 of [outer, n, inner] cut or padded with zeros to `length`."""
+    if dims_equal(x.shape[1], length):
         return x
-    none = [const(0)] * x.type.rank
-    high = [canonical(length - dim) if i == axis else const(0) for i, dim in enumerate(x.shape)]
-    return ctx.one(Pad(tuple(none), tuple(high), "constant"), x, ctx.scalar_like(0, x))
+    none = (const(0),) * 3
+    return ctx.one(Pad(none, (const(0), canonical(length - x.shape[1]), const(0)), "constant"), x, ctx.scalar_like(0, x))
 
 
 def _part(ctx: NodeContext, x: Value, index: int) -> Value:
@@ -78,38 +102,61 @@ def _part(ctx: NodeContext, x: Value, index: int) -> Value:
 
 
 def stft(ctx: NodeContext) -> Value:
-    """A convolution along the signal, whose filters are the windowed rows of the transform."""
+    """[batch, signal, parts] to [batch, frames, bins, 2]. With a fixed step and length a convolution along the signal, whose filters are
+    the windowed rows of the transform; otherwise frames are gathered and transformed."""
     x = ctx.input(0)
-    step = int(ctx.require_constant(1, "frame step").reshape(-1)[0])
-    window = ctx.optional(2)
-    if ctx.has(3):
-        length = int(ctx.require_constant(3, "frame length").reshape(-1)[0])
-    elif window is not None and window.shape[0].is_const:
-        length = int(window.shape[0].value)
-    else:
-        length = _static_length(ctx, x)
-    bins = length // 2 + 1 if ctx.attribute("onesided", 1) else length
-    angle = 2 * np.pi * np.outer(np.arange(bins), np.arange(length)) / length
-    cosine, sine = np.cos(angle), np.sin(angle)
     if x.type.rank == 2:
         x = ctx.reshape(x, (*x.shape, 1))
-    if x.shape[2] is const(2):
-        filters = np.stack([np.concatenate([cosine, -sine]), np.concatenate([sine, cosine])], axis=1)
+    window = ctx.optional(2)
+    step = ctx.as_size(ctx.input(1), f"{ctx.node.output[0]}_step", lo=1)
+    if ctx.has(3):
+        length = ctx.as_size(ctx.input(3), f"{ctx.node.output[0]}_length", lo=1)
     else:
-        filters = np.concatenate([cosine, -sine])[:, None]
-    weights = ctx.constant(filters, x.type.dtype)
+        length = x.shape[1] if window is None else window.shape[0]
+    bins = canonical(length // 2 + 1) if ctx.attribute("onesided", 1) else length
+    cosine, sine = _transform_matrices(ctx, length, length, bins, x.type.dtype)
     if window is not None:
-        weights = ctx.binary("mul", weights, window)
+        column = ctx.reshape(ctx.refine(window, (length,)), (length, 1))
+        cosine, sine = ctx.binary("mul", cosine, column), ctx.binary("mul", sine, column)
+    if step.is_const and length.is_const:
+        return _stft_by_convolution(ctx, x, int(step.value), cosine, sine)
+    frames = _frames(ctx, x, step, length)
+    if x.shape[2] is const(2):
+        real, imaginary = (ctx.reshape(ctx.slice_axis(frames, 3, i, 1), frames.shape[:3]) for i in range(2))
+        pair = [
+            ctx.binary("add", _transformed(ctx, real, cosine), _transformed(ctx, imaginary, sine)),
+            ctx.binary("sub", _transformed(ctx, imaginary, cosine), _transformed(ctx, real, sine)),
+        ]
+    else:
+        real = ctx.reshape(frames, frames.shape[:3])
+        pair = [_transformed(ctx, real, cosine), ctx.unary("neg", _transformed(ctx, real, sine))]
+    return ctx.one(Concat(3), *[ctx.reshape(part, (*part.shape, 1)) for part in pair])
+
+
+def _transformed(ctx: NodeContext, frames: Value, matrix: Value) -> Value:
+    return contract(ctx, frames, "bft", matrix, "tg", "bfg")
+
+
+def _frames(ctx: NodeContext, x: Value, step: Expr, length: Expr) -> Value:
+    """[batch, frames, length, parts]: windows of the signal that start `step` apart."""
+    count = canonical(maximum((x.shape[1] - length) // step + 1, 0))
+    starts = ctx.binary("mul", ctx.one(Iota(count, dtypes.int64)), ctx.size_scalar(step))
+    places = ctx.binary("add", ctx.reshape(starts, (count, 1)), ctx.one(Iota(length, dtypes.int64)))
+    return ctx.one(Gather(1), x, places)
+
+
+def _stft_by_convolution(ctx: NodeContext, x: Value, step: int, cosine: Value, sine: Value) -> Value:
+    """Filters [2 * bins, parts, length]: for each part of the signal what it adds to the real and to the imaginary parts."""
+    rows = [ctx.transpose(matrix, (1, 0)) for matrix in (cosine, sine)]
+    minus = ctx.unary("neg", rows[1])
+    real = ctx.one(Concat(0), rows[0], minus)
+    parts = [real, ctx.one(Concat(0), rows[1], rows[0])] if x.shape[2] is const(2) else [real]
+    filters = [ctx.reshape(part, (part.shape[0], 1, part.shape[1])) for part in parts]
+    weights = filters[0] if len(filters) == 1 else ctx.one(Concat(1), *filters)
     zero = (const(0),)
-    frames = ctx.one(Convolution((step,), (1,), zero, zero, 1, x.type.dtype), ctx.transpose(x, (0, 2, 1)), weights)
-    batch, _, count = frames.shape
-    return ctx.transpose(ctx.reshape(frames, (batch, 2, bins, count)), (0, 3, 2, 1))
-
-
-def _static_length(ctx: NodeContext, x: Value) -> int:
-    if not x.shape[1].is_const:
-        raise UnsupportedOperatorError("STFT without a window over a signal of open length is not supported", where=ctx.where)
-    return int(x.shape[1].value)
+    found = ctx.one(Convolution((step,), (1,), zero, zero, 1, x.type.dtype), ctx.transpose(x, (0, 2, 1)), weights)
+    batch, _, count = found.shape
+    return ctx.transpose(ctx.reshape(found, (batch, 2, cosine.shape[1], count)), (0, 3, 2, 1))
 
 
 def mel_weight_matrix(ctx: NodeContext) -> Value:

@@ -69,7 +69,7 @@ def _cost(
 ) -> tuple[float, Tile]:
     """What a multiply-add costs with this tile, relative to the peak, and the tile. Counts lanes wasted on ragged extents, panels that are
     not read in order (gathered once per step and row tile) and results that are not stored in order (once per reduction)."""
-    width, height = extent_value(vector.extent, 1 << 12), 1 if row is None else extent_value(row.extent, 1 << 12)
+    width, height = max(extent_value(vector.extent, 1 << 12), 1), 1 if row is None else max(extent_value(row.extent, 1 << 12), 1)
     needed = -(-width // lanes)
     rows, vectors = register_block(machine, height, needed)
     tile = Tile(panel, vector, vectors, lanes, row if rows > 1 else None, rows)
@@ -80,7 +80,7 @@ def _cost(
     if vector is not spatial(block)[-1]:
         depth = 1
         for it in reductions(block):
-            depth *= extent_value(it.extent, 256)
+            depth *= max(extent_value(it.extent, 256), 1)
         cost += TRANSPOSED_STORE / depth
     return cost, tile
 
