@@ -29,12 +29,15 @@ from tilewright.kernel.nodes import For, Kernel, walk_stmts
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.machine.targets import named_machine
 from tilewright.target.cpu.rules.choose import schedule_kernel
-from tilewright.target.cpu.rules.contraction import register_block
+from tilewright.target.cpu.rules.contraction import choose_tile, register_block
+from tilewright.target.cpu.rules.inline import inline_producers
+from tilewright.target.cpu.rules.structure import as_product, block_of
 from tilewright.transform.fuse import fuse
 from tilewright.transform.lower_groups import lower_group
 
 N = size("N")
-SIZES = {N: 5}
+M = size("M")
+SIZES = {N: 5, M: 2}
 LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 F32 = dtypes.float32
 Body = Callable[..., Sequence[Value]]
@@ -58,6 +61,7 @@ CASES: dict[str, tuple[list[TensorType], set[int], Body]] = {
     "product of inputs": ([f32(N, 19), f32(19, 37)], set(), product("mk,kn->mn")),
     "transposed panel": ([f32(2, 9, 7), f32(2, 21, 7)], set(), product("bmk,bnk->bmn")),
     "row times panel": ([f32(1, 19), f32(370, 19)], {1}, product("mk,nk->mn")),
+    "batched product": ([f32(M, N, 19), f32(19, 37)], {1}, product("bmk,kn->bmn")),
     "inner product": ([f32(40), f32(40)], set(), product("k,k->")),
     "convolution": ([f32(1, 5, 6, 9), f32(20, 5, 3, 3)], {1}, conv()),
     "strided convolution": ([f32(1, 5, 7, 9), f32(20, 5, 3, 3)], {1}, conv(stride=2)),
@@ -150,3 +154,14 @@ def test_a_large_product_hides_the_latency_of_multiply_adds() -> None:
     machine = named_machine("x86-64-v4")
     mr, nv = register_block(machine, 1024, 64)
     assert mr * nv >= machine.fma_latency * machine.fma_units
+
+
+def test_rows_of_a_tile_are_not_the_batch() -> None:
+    """A batch of unknown size is often 1, and a tile of several rows of it would compute the same row again and again."""
+    kernel, constants = kernel_of("batched product")
+    schedule = inline_producers(Schedule.of(kernel))
+    (found,) = [product for name in schedule.blocks() if (product := as_product(block_of(schedule, name))) is not None]
+    tile = choose_tile(found, frozenset({kernel.inputs[i].name for i in constants}), named_machine("x86-64-v4"))
+    assert tile is not None
+    assert tile.row is not None
+    assert tile.row.extent is N

@@ -56,7 +56,8 @@ def choose_tile(product: Product, constants: frozenset[str], machine: Machine) -
     best: Tile | None = None
     best_cost = float("inf")
     for panel, own, other in ((product.right, own_right, own_left), (product.left, own_left, own_right)):
-        row = max(other, key=lambda it: (it is spatial(block)[-1], extent_value(it.extent))) if other else None
+        # of axes that may be equally long the inner one: outer ones are batches, which are often 1
+        row = max(reversed(other), key=lambda it: (it is spatial(block)[-1], extent_value(it.extent))) if other else None
         for vector in own:
             cost, tile = _cost(block, panel, vector, row, constants, lanes, machine)
             if cost < best_cost:
