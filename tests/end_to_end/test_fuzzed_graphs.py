@@ -49,6 +49,19 @@ GRAPHS = {
             return v0
         """
     ),
+    "no elements of a size that depends on data": Graph(
+        """
+        def main(x: float32[5]):
+            v0 = constant(0.0, float32[()])
+            v1 = binary(x, v0, fn="not_equal")
+            v2 = cast(v1, dtype=int64)
+            v3 = reduce(v2, fn="sum", axes=(0,), keepdims=False)
+            v4 = bind_size(v3, size=count)
+            v5 = nonzero_indices(v1, count=count)
+            v6 = slice(v5, starts=(0, 0), sizes=(0, count), steps=(1, 1))
+            return v6
+        """
+    ),
 }
 
 

@@ -10,13 +10,14 @@ import numpy as np
 from tests.fuzz import elementwise_steps as e
 from tests.fuzz import indexing_steps as x
 from tests.fuzz import structured_steps as t
-from tests.fuzz.growth import Array, Growth, input_array
+from tests.fuzz.growth import Array, Growth, Unsuitable, input_array
 from tests.transform import random_graphs as plain
 from tests.transform.random_graphs import Generator
 from tilewright.graph.node import Function, Parameter, Value, walk_nodes
+from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, evaluate_int, size
 from tilewright.ir.types import tensor
-from tilewright.ir import dtypes
+from tilewright.support.errors import TypeRuleError
 
 Step = Callable[[Growth], None]
 STEPS: dict[str, tuple[float, Step]] = {
@@ -54,12 +55,18 @@ def grow(seed: int, like: Sequence[str] = ()) -> Grown:
     f.parameter(dtypes.float32, f.s.shape(int(rng.integers(1, 4))))
     names = list(STEPS)
     chosen = [name for name in names if any(part in name for part in like)] if like else names
+    if low == 0:  # the plain steps take named sizes to be positive
+        chosen = [name for name in chosen if not name.startswith("plain_")] or names[:1]
+        names = [name for name in names if not name.startswith("plain_")]
     weights = np.array([STEPS[name][0] for name in chosen])
     for _ in range(int(rng.integers(3, 24))):
         name = chosen[int(rng.choice(len(chosen), p=weights / weights.sum()))]
         if like and rng.random() < 0.3:
             name = names[int(rng.integers(len(names)))]
-        STEPS[name][1](f)
+        try:
+            STEPS[name][1](f)
+        except (Unsuitable, TypeRuleError):
+            continue
     function = _finished(f)
     return Grown(function, tuple(inputs_of(f, function, int(rng.integers(1 << 30))) for _ in range(3 if sizes else 1)))
 

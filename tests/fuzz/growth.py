@@ -12,7 +12,7 @@ from tilewright.graph.node import Operator, Parameter, Value
 from tilewright.graph.ops import constant
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, const, size
+from tilewright.ir.expr import Expr, const, free_vars, size
 from tilewright.ir.types import tensor
 
 Array = np.ndarray
@@ -23,6 +23,10 @@ FLOATS = (dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16)
 INTEGERS = (
     dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16, dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64,
 )  # fmt: skip
+
+
+class Unsuitable(Exception):
+    """A step finds no use for what it has chosen."""
 
 
 @dataclass(slots=True)
@@ -48,7 +52,10 @@ class Growth:
         return int(self.rng.integers(low, high + 1))
 
     def parameter(self, dtype: DType, shape: Sequence[Expr | int], how: Draw | None = None, bound: float = 4.0, exact: bool = True) -> Value:
-        value = self.s.g.one(Parameter(f"x{len(self.s.params)}", tensor(dtype, shape)))
+        type_ = tensor(dtype, shape)
+        if any(v not in self.s.sizes for v in free_vars(*type_.shape)):
+            raise Unsuitable  # sizes that depend on data cannot be sizes of inputs
+        value = self.s.g.one(Parameter(f"x{len(self.s.params)}", type_))
         self.s.params.append(value)
         self.s.pool[value] = Known(bound, exact)
         if how is not None:

@@ -271,7 +271,7 @@ def _scalar():  # type: ignore[no-untyped-def]
 
 def scanning(f: Growth) -> None:
     x = f.pick(lambda value, known: value.type.dtype is dtypes.float32 and value.type.rank >= 1 and known.bound <= 50 and elements(value) < 2000)
-    if x is None:
+    if x is None or x.shape[0] is const(0):
         return
     start = f.picked(dtypes.float32, x.shape[1:])
     name = f"t{f.whole(0, 1 << 30)}"

@@ -7,6 +7,7 @@ approximation of a function may change them. Elements that jump (an index, a rou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -54,7 +55,9 @@ class NoisyInterpreter(_Interpreter):
         results = [np.asarray(r) for r in super()._operator(op, inputs, sizes, types)]
         if not any(map(is_float, (*results, *inputs))) or hasattr(op, "interpret") or not rounds(op, inputs, results):
             return results
-        noisy = [self._disturbed(x, 1.0) if is_float(x) else x for x in inputs]
+        # Errors of partial sums: in whatever order terms are added, they grow with the number of terms.
+        many = math.sqrt(terms(op, inputs, results))
+        noisy = [self._disturbed(x, many) if is_float(x) else x for x in inputs]
         results = [np.asarray(r) for r in super()._operator(op, noisy, sizes, types)]
         size = 1.0 if getattr(op, "fn", "add") in ARITHMETIC else FUNCTION_ULPS
         return [self._disturbed(r, size) if is_float(r) else r for r in results]
@@ -65,6 +68,18 @@ class NoisyInterpreter(_Interpreter):
         factor = 1.0 + size * unit(x.dtype) * self.rng.uniform(-1, 1, x.shape)
         with np.errstate(all="ignore"):
             return (x.astype(np.float64) * factor).astype(x.dtype) if not narrow else (x.astype(np.float32) * factor.astype(np.float32)).astype(x.dtype)
+
+
+def terms(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> float:
+    """About how many terms are added for one element of a result."""
+    if isinstance(op, (Unary, Binary)) or not inputs:
+        return 1.0
+    sizes = [max(x.size, 1) for x in inputs]
+    if isinstance(op, Contract):
+        return max(1.0, math.sqrt(sizes[0] * sizes[1] / max(results[0].size, 1)))
+    if isinstance(op, (Convolution, ConvolutionTranspose)):
+        return sizes[1] / max(min(inputs[1].shape[:2]), 1)
+    return float(max(sizes[0] / max(results[0].size, 1), 1.0)) if isinstance(op, Reduce) else float(min(sizes[0], 1024))
 
 
 def rounds(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> bool:

@@ -15,7 +15,6 @@ from tilewright.graph.ops import BindSize, Call, Constant, ConstantData, If, Loo
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, all_of, equal, less_equal
 from tilewright.ir.prove import equal_dims
-from tilewright.ir.simplify import simplify
 from tilewright.ir.types import TensorType, product
 from tilewright.kernel.nodes import Kernel
 from tilewright.plan.control_flow import plan_branch, plan_loop
@@ -161,7 +160,7 @@ def build_plan(
     arguments = [View(ledger.storage(p.type.bytes, "input", i), ZERO, p.type) for i, p in enumerate(main.params)]
     results = builder.function(main, arguments)
     for i, view in enumerate(results):
-        target = View(ledger.storage(simplify(view.type.bytes), "output", i), ZERO, view.type)
+        target = ledger.output(view.type, i)
         ledger.deliver(view, target)
     inputs, outputs = [param.type for param in main.params], [view.type for view in results]
     return lay_out(ledger, inputs, outputs, [constant.type for constant in builder.constants]), tuple(builder.constants)

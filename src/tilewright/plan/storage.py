@@ -68,11 +68,19 @@ class Ledger:
 
     def storage(self, bytes_: Expr, kind: RegionKind = "arena", index: int = 0, grows: bool = False) -> Storage:
         """A new storage, in use from now on; its arena is that of the latest bind point among the sizes of `bytes_`."""
-        points = [self.binds[used] for used in free_vars(bytes_) if used in self.binds]
-        bind = max(points, key=lambda point: point.number, default=None)
-        made = Storage(len(self.storages), kind, index, bytes_, bind, self.clock, self.clock, grows)
+        made = Storage(len(self.storages), kind, index, bytes_, self._bound_by(free_vars(bytes_)), self.clock, self.clock, grows)
         self.storages.append(made)
         return made
+
+    def _bound_by(self, sizes: Sequence[Expr]) -> BindPoint | None:
+        """The latest bind point of sizes."""
+        return max((self.binds[used] for used in sizes if used in self.binds), key=lambda point: point.number, default=None)
+
+    def output(self, type_: TensorType, index: int) -> View:
+        """A result of the whole plan. Its shape is known when all of its sizes are bound, also if it has no elements whatever they are."""
+        storage = self.storage(simplify(type_.bytes), "output", index)
+        storage.bind = self._bound_by(free_vars(*type_.shape))
+        return View(storage, ZERO, type_)
 
     def tensor(self, type_: TensorType, grows: bool = False) -> View:
         return View(self.storage(simplify(type_.bytes), grows=grows), ZERO, type_)
