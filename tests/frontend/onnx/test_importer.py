@@ -68,10 +68,30 @@ def test_declared_dims_must_exist() -> None:
 
 
 def test_old_operator_sets() -> None:
-    header = '<ir_version: 3, opset_import: ["" : 6]> m (float[3] x) => (float[3] y)'
-    with pytest.raises(UnsupportedOperatorError, match="Add of operator set 6 is not supported"):
-        imported(parse(header + "{ y = Add(x, x) }"))
-    assert operators(imported(parse(header + "{ y = Neg(x) }"))) == ["unary"]
+    header = '<ir_version: 3, opset_import: ["" : %d]> m (float[3] x) => (float[3] y)'
+    with pytest.raises(UnsupportedOperatorError, match="Add of operator set 5 is not supported"):
+        imported(parse(header % 5 + "{ y = Add(x, x) }"))
+    assert operators(imported(parse(header % 6 + "{ y = Neg(x) }"))) == ["unary"]
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(None, (4,)), (1, (3,)), (1, (3, 4)), (0, (2, 3)), (0, (2,))])
+def test_operator_set_6_broadcasts_by_attribute(axis: int | None, shape: tuple[int, ...]) -> None:
+    given = "" if axis is None else f", axis = {axis}"
+    dims = ", ".join(map(str, shape))
+    model = parse(
+        f'<ir_version: 3, opset_import: ["" : 6]> m (float[2, 3, 4] x, float[{dims}] y) => (float[2, 3, 4] z)'
+        f"{{ z = Sub <broadcast = 1{given}> (x, y) }}"
+    )
+    x, y = floats(2, 3, 4), floats(*shape)
+    after = 0 if axis is None else 3 - axis - len(shape)
+    assert_same(run(model, {"x": x, "y": y}), [x - y.reshape(*shape, *[1] * after)])
+
+
+def test_operator_set_6_trains_nothing() -> None:
+    text = '<ir_version: 3, opset_import: ["" : 6]> m (float[2] x) => (float[2] y) { y = Dropout%s (x) }'
+    assert run(parse(text % " <is_test = 1>"), {"x": floats(2)})[0].shape == (2,)
+    with pytest.raises(UnsupportedOperatorError, match="training mode"):
+        imported(parse(text % ""))
 
 
 def test_unfit_dim_names_become_identifiers() -> None:

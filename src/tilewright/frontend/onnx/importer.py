@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import onnx
 
+from tilewright.frontend.onnx import opset6
 from tilewright.frontend.onnx.bodies import schema_function
 from tilewright.frontend.onnx.context import ModelState, NodeContext, origin_of
 from tilewright.frontend.onnx.inputs import DimRange, Dims
@@ -21,7 +22,7 @@ from tilewright.support.errors import GraphError, ModelError, TilewrightError, U
 __all__ = ["DimRange", "GraphImporter", "Imported", "import_model"]
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
-OLDEST_OPSET = 7  # before, elementwise operators broadcast by rules of their own
+OLDEST_OPSET = 7  # before, elementwise operators broadcast by rules of their own; of set 6, what exporters wrote is read too
 
 Scope: TypeAlias = dict[str, Value]  # the names of one graph; a subgraph's scope starts with its captures
 
@@ -72,7 +73,7 @@ class GraphImporter:
         if domain == "" and is_too_old(node.op_type, version):
             raise UnsupportedOperatorError(
                 f"{node.op_type} of operator set {version} is not supported",
-                why=f"it changed before operator set {OLDEST_OPSET}, the oldest that is read",
+                why=f"it changed before operator set {OLDEST_OPSET}, the oldest that is read whole",
                 hint="convert the model: onnx.version_converter.convert_version(model, 13)",
             )
         function = self.functions.get((domain, node.op_type, node.overload))
@@ -94,6 +95,8 @@ class GraphImporter:
                 lambda graph: self.inlined(graph, scope),
                 lambda graph: self.attempted(graph, scope, ()),
             )
+            if domain == "" and version == opset6.VERSION and node.op_type in opset6.READ:
+                context.inputs = opset6.modern_inputs(context)
             results = importer(context)
         else:
             results = self.by_definition(node, domain, inputs) if function is None else self.call(node, function, inputs)
@@ -215,7 +218,7 @@ class GraphImporter:
 
 def is_too_old(op_type: str, version: int) -> bool:
     """Whether an operator changed between an old operator set and the oldest that importers know."""
-    if version >= OLDEST_OPSET:
+    if version >= OLDEST_OPSET or (version == opset6.VERSION and op_type in opset6.READ):
         return False
     try:
         return bool(onnx.defs.get_schema(op_type, version).since_version != onnx.defs.get_schema(op_type, OLDEST_OPSET).since_version)
