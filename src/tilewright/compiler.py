@@ -27,6 +27,7 @@ from tilewright.target.cpu.entry import RuntimeCheck, emit_entry
 from tilewright.target.cpu.groups import GroupCompiler
 from tilewright.target.cpu.llvm import llvm_target
 from tilewright.target.cpu.thread_pool import thread_pool_object
+from tilewright.transform.block_channels import block_channels
 from tilewright.transform.decompose import open_composites
 from tilewright.transform.fold_batch_norm import fold_batch_norm
 from tilewright.transform.fold_constants import fold_constants
@@ -52,26 +53,30 @@ class GraphPass:
     exact: bool = True
 
 
-GRAPH_PASSES: tuple[GraphPass, ...] = (
-    GraphPass("sink_constants", sink_constants, 0, "first: constants that reach loop bodies can be folded and packed there"),
-    GraphPass("simplify", simplify_graph, 1, "canonical form, which every pattern below is written in"),
-    GraphPass("fold_constants", fold_constants, 1, "after simplify, which brings constants together; patterns match constants"),
-    GraphPass("recognise_composites", recognise_composites, 1, "while decomposed norms, GELUs, softmaxes stand as exported", False),
-    GraphPass("push_movement", push_movement, 1, "after recognition, which wants last axes; before weights meet what follows"),
-    GraphPass("fold_batch_norm", fold_batch_norm, 1, "while batch norms still are one node next to their convolution", False),
-    GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
-    GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),
-    GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
-    GraphPass("sink_folded", sink_constants, 0, "weights that only folding made constants reach the loops that use them"),
-    GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards"),
-    GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),
-)
+def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
+    """All passes in order, with the target's opinion where one asks for it."""
+    return (
+        GraphPass("sink_constants", sink_constants, 0, "first: constants that reach loop bodies can be folded and packed there"),
+        GraphPass("simplify", simplify_graph, 1, "canonical form, which every pattern below is written in"),
+        GraphPass("fold_constants", fold_constants, 1, "after simplify, which brings constants together; patterns match constants"),
+        GraphPass("recognise_composites", recognise_composites, 1, "while decomposed norms, GELUs, softmaxes stand as exported", False),
+        GraphPass("push_movement", push_movement, 1, "after recognition, which wants last axes; before weights meet what follows"),
+        GraphPass("fold_batch_norm", fold_batch_norm, 1, "while batch norms still are one node next to their convolution", False),
+        GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
+        GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),
+        GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
+        GraphPass("block_channels", lambda f: block_channels(f, machine.lanes(32)), 3, "channels are known; elementwise users are in the open"),
+        GraphPass("fold_blocked", fold_constants, 3, "biases and weights filled up to whole blocks"),
+        GraphPass("sink_folded", sink_constants, 0, "weights that only folding made constants reach the loops that use them"),
+        GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards"),
+        GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),
+    )
 
 
-def optimise(module: Module, settings: Settings, watch: Callable[[str, Module], None] = lambda name, module: None) -> Module:
+def optimise(module: Module, machine: Machine, settings: Settings, watch: Callable[[str, Module], None] = lambda name, module: None) -> Module:
     """The module after all graph passes of `settings.opt_level`; `watch` sees it after each."""
     module = inline_calls(module)  # before every pass: they look at one function at a time
-    for graph_pass in GRAPH_PASSES:
+    for graph_pass in graph_passes(machine):
         if settings.opt_level >= graph_pass.level and (graph_pass.exact or settings.precision != "strict"):
             module = on_all_functions(module, graph_pass.apply)
             if settings.verify:
@@ -100,8 +105,8 @@ def compile_module(
 ) -> Compiled:
     """Graph to artifact. `source` describes the model in the manifest."""
     progress = progress or NullProgress()
-    with progress.stage("optimise", len(GRAPH_PASSES)) as stage:
-        module = optimise(module, settings, lambda name, _: stage.advance(1, name))
+    with progress.stage("optimise", len(graph_passes(machine))) as stage:
+        module = optimise(module, machine, settings, lambda name, _: stage.advance(1, name))
     with GroupCompiler(machine, settings, cache) as groups:
         with progress.stage("kernels") as stage:
             # planning asks for each group's code in order of execution; LLVM starts on the first while the rest is being planned

@@ -195,7 +195,7 @@ def _empty_kernel(node: Node) -> Kernel:
 
 def _estimate(module: Module, groups: _Groups, progress: Progress) -> Estimate:
     with progress.stage("optimise"):
-        module = optimise(module, groups.settings)
+        module = optimise(module, groups.machine, groups.settings)
     with progress.stage("kernels") as stage:
         plan, constants = build_plan(module, groups, lambda: stage.advance(1))
     _, weights = constant_offsets([constant.type for constant in constants])

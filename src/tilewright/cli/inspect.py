@@ -80,7 +80,7 @@ def inspect(
     module = import_model(load_model(model), {name: dim_range(name, value) for name, value in dims.items()}).module
     if stage is Stage.GRAPH:
         return texts({"graph": format_module(module, origins=True)})
-    module = optimise(module, settings)
+    module = optimise(module, machine, settings)
     if list_:
         return listing(layers_of(module))
     if layer is None and stage in (None, Stage.OPTIMISED):

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.graph.node import Function, GraphBuilder, Node, Origin, Parameter, Value, users_of, walk_nodes
-from tilewright.graph.ops import BindSize, Call, Constant, Contract, Convolution, Fused, If, Loop, RefineShape, Reshape
+from tilewright.graph.ops import BindSize, BlockedConvolution, Call, Constant, Contract, Convolution, Fused, If, Loop, RefineShape, Reshape
 from tilewright.ir.expr import const
 from tilewright.ir.prove import equal_dims
 from tilewright.transform.patterns import Pattern, pattern_of
 
 STRUCTURAL = (Parameter, Constant, Reshape, RefineShape, BindSize, If, Loop, Call, Fused)
+PRODUCTS = (Contract, Convolution, BlockedConvolution)  # they read each element of their operands many times
 MAX_GROUP = 48  # nodes; bounds the size of one kernel's expressions
 
 
@@ -94,24 +95,29 @@ def _joins(node: Node, pattern: Pattern, group: Group, users: dict[Node, list[No
     feeds_core = _reaches(node, core, group)
     if not feeds_core:
         return all(_reads_once(node, user) or pattern.cheap for user in readers)
-    if isinstance(core.op, (Contract, Convolution)):
+    if isinstance(core.op, PRODUCTS):
         return pattern.movement and node.types[0].count is not const(1) and all(user is core for user in readers) and _keeps_rows(node)
     return pattern_of(core).blocks == 1 and pattern.cheap and not _ends_a_product(node, users)
 
 
 def _ends_a_product(node: Node, users: dict[Node, list[Node]]) -> bool:
     """The node, point by point, finishes a contraction or convolution that nobody else reads: it is worth more as its epilogue."""
-    pattern = pattern_of(node)
-    for value, use in zip(node.inputs, pattern.uses, strict=True):
-        producer = value.node
-        if not use.identity or len(users[producer]) != 1 or len(value.shape) != len(node.types[0].shape):
-            continue
-        if not all(equal_dims(a, b) for a, b in zip(value.shape, node.types[0].shape, strict=True)):
-            continue
-        if isinstance(producer.op, (Contract, Convolution)):
-            return True
-        if not isinstance(producer.op, STRUCTURAL) and pattern_of(producer).injective and _ends_a_product(producer, users):
-            return True
+    members = {node}
+    grown = True
+    while grown and len(members) < MAX_GROUP:
+        grown = False
+        for member in tuple(members):
+            for value, use in zip(member.inputs, pattern_of(member).uses, strict=True):
+                producer = value.node
+                if producer in members or not use.identity or not members.issuperset(users[producer]):
+                    continue
+                if len(value.shape) != len(node.types[0].shape) or not equal_dims(value.shape, node.types[0].shape):
+                    continue
+                if isinstance(producer.op, PRODUCTS):
+                    return True
+                if not isinstance(producer.op, STRUCTURAL) and pattern_of(producer).injective:
+                    members.add(producer)
+                    grown = True
     return False
 
 

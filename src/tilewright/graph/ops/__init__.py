@@ -3,6 +3,7 @@
 from tilewright.graph.node import Operator
 from tilewright.graph.ops.activation import Gelu, HardSwish, Softplus
 from tilewright.graph.ops.attention import Attention
+from tilewright.graph.ops.blocked import Block, BlockedConvolution, Unblock
 from tilewright.graph.ops.contraction import Contract
 from tilewright.graph.ops.control import Call, If, Loop, branch, scan
 from tilewright.graph.ops.convolution import Convolution, ConvolutionTranspose
@@ -35,6 +36,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Reduce, ArgReduce, WindowReduce, MaxPoolIndices,
         Softmax, LogSoftmax, LayerNorm, RmsNorm, InstanceNorm, GroupNorm, BatchNorm, Lrn,
         Gelu, HardSwish, Softplus, Attention,
+        Block, Unblock, BlockedConvolution,
         If, Loop, Call, Fused,
         Gather, GatherElements, GatherNd, ScatterElements, ScatterNd,
         TopK, Sort, CumulativeScan, ReverseSequence,
@@ -58,6 +60,8 @@ __all__ = [
     "Binary",
     "BindSize",
     "Bitcast",
+    "Block",
+    "BlockedConvolution",
     "BroadcastTo",
     "Call",
     "Cast",
@@ -116,6 +120,7 @@ __all__ = [
     "Transpose",
     "TreeEnsemble",
     "Unary",
+    "Unblock",
     "Unique",
     "WindowReduce",
     "activation",

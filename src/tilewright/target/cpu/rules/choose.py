@@ -33,4 +33,4 @@ def schedule_kernel(kernel: Kernel, constants: frozenset[int], machine: Machine,
     if not products:
         with suppress(ScheduleError):
             s = schedule_rows(s, machine, reassociate)
-    return schedule_rest(s, machine, reassociate)
+    return schedule_rest(s, machine, reassociate, names)

@@ -15,6 +15,8 @@ from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.machine.description import Machine
 from tilewright.target.cpu.rules.elementwise import parallelise
+from tilewright.target.cpu.rules.packing import pack_operand
+from tilewright.target.cpu.rules.registers import register_block
 from tilewright.target.cpu.rules.structure import (
     Product,
     as_product,
@@ -28,7 +30,6 @@ from tilewright.target.cpu.rules.structure import (
     writes_output,
 )
 
-MOST_ACCUMULATORS = 24  # past these LLVM begins to spill (measured: docs/decisions/002)
 REPACK = 24.0  # vector multiply-adds that packing one vector of a panel while running costs
 WORTH = 3.0  # cost from which on the product is better computed as a plain reduction
 TRANSPOSED_STORE = 24.0  # vector multiply-adds that storing one vector element by element costs
@@ -36,10 +37,12 @@ TRANSPOSED_STORE = 24.0  # vector multiply-adds that storing one vector element 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A register tile: which operand is the panel, its vector iter with `vectors` of `lanes`, the row iter with `rows` (None: no rows)."""
+    """A register tile: which operand is the panel, its vector iter with `vectors` of `lanes`, the row iter with `rows` (None: no rows).
+    Where the vector iter is no longer than a vector, the vectors of a tile are along `beyond`, another iter of the panel."""
 
     panel: Expr
     vector: BlockIter
+    beyond: BlockIter | None
     vectors: int
     lanes: int
     row: BlockIter | None
@@ -72,10 +75,15 @@ def _cost(
     not read in order (gathered once per step and row tile) and results that are not stored in order (once per reduction)."""
     width, height = max(extent_value(vector.extent, 1 << 12), 1), 1 if row is None else max(extent_value(row.extent, 1 << 12), 1)
     needed = -(-width // lanes)
-    rows, vectors = register_block(machine, height, needed)
-    tile = Tile(panel, vector, vectors, lanes, row if rows > 1 else None, rows)
-    padded = -(-needed // vectors) * vectors * lanes * (-(-height // rows)) * rows
-    cost = padded / (width * height)
+    beyond = None
+    if needed == 1 and vector.extent.is_const:
+        others = [it for it in spatial(block) if it is not vector and it is not row and uses(panel, it.var) and extent_value(it.extent) > 1]
+        beyond = max(others, key=lambda it: extent_value(it.extent)) if others and _is_part(panel, vector) else None
+    count = needed if beyond is None else extent_value(beyond.extent, 1 << 10)
+    rows, vectors = register_block(machine, height, count)
+    tile = Tile(panel, vector, beyond, vectors, min(lanes, width) if beyond is not None else lanes, row if rows > 1 else None, rows)
+    padded = -(-count // vectors) * vectors * lanes * (-(-height // rows)) * rows
+    cost = padded / (width * height * (1 if beyond is None else count))
     if not (panel.attr.name in constants or stride(panel, vector.var) == 1):
         cost += REPACK / height
     if vector is not spatial(block)[-1]:
@@ -86,21 +94,9 @@ def _cost(
     return cost, tile
 
 
-def register_block(machine: Machine, rows: int, vectors: int) -> tuple[int, int]:
-    """Rows and vectors of accumulators: the block that fits the registers, leaving room for the panel's vectors and one broadcast, with the
-    least cost: what ragged extents waste, too few accumulators to hide the latency of multiply-adds, and loads for each of them."""
-    hide = machine.fma_units * machine.fma_latency
-    best, best_cost = (1, 1), float("inf")
-    for nv in range(1, min(vectors, 8) + 1):
-        for mr in range(1, min(rows, 14) + 1):
-            if mr * nv + nv + 1 > machine.vector_registers or mr * nv > MOST_ACCUMULATORS:
-                continue
-            work = -(-rows // mr) * mr * (-(-vectors // nv) * nv) / (rows * vectors)
-            loads = 1 / mr + 0.5 / nv  # broadcasts are part of the multiply-add's instruction
-            cost = work * max(1.0, hide / (mr * nv)) * (1 + 0.3 * loads)
-            if cost < best_cost - 1e-9:
-                best, best_cost = (mr, nv), cost
-    return best
+def _is_part(panel: Expr, vector: BlockIter) -> bool:
+    """The vector iter is the fast part of an index of the panel: `a * lanes + v`."""
+    return vector.var not in panel.args
 
 
 def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], machine: Machine) -> Schedule | None:
@@ -136,33 +132,20 @@ def _single_epilogue(s: Schedule, name: str) -> str | None:
 
 
 def _pack_panel(s: Schedule, name: str, tile: Tile, constants: frozenset[str]) -> Schedule:
-    """Store a panel as [vector / width][reduction ...][width], other dims outside: a constant at compile time, one that is computed and not
-    in order by a copy at the start of the kernel."""
+    """Store a panel in the order in which the tiles read it: a constant at compile time, one that is computed and not in order by a copy at
+    the start of the kernel."""
     buffer = tile.panel.attr
-    position = next((i for i, index in enumerate(tile.panel.args) if index is tile.vector.var), None)
-    constant = buffer.name in constants
-    if position is None or (not constant and stride(tile.panel, tile.vector.var) == 1):
-        return s
     packed = buffer.name
-    if not constant:
+    if packed not in constants:
+        if stride(tile.panel, tile.vector.var) == 1:
+            return s
         if buffer in s.kernel.inputs:
             s, (copy, *_) = s.cache_read(name, packed, "global")
             packed = s.nest.outputs(copy)[0].name
         elif buffer not in s.kernel.scratch:
             return s
-    width = tile.vectors * tile.lanes
-    block = block_of(s, name)
-    reduced = {it.var for it in reductions(block)}
-    tiles = [(width,) if i == position else () for i in range(len(tile.panel.args))]
-    axes: list[tuple[int, int, bool]] = []  # axis number, dimension, inner
-    for dim, factors in enumerate(tiles):
-        axes.append((len(axes), dim, False))
-        axes.extend((len(axes), dim, True) for _ in factors)
-    outside = [a for a, dim, inner in axes if not inner and dim != position and tile.panel.args[dim] not in reduced]
-    panel = [a for a, dim, inner in axes if not inner and dim == position]
-    inside = [a for a, dim, inner in axes if not inner and dim != position and tile.panel.args[dim] in reduced]
-    lanes = [a for a, _, inner in axes if inner]
-    return s.pack(packed, tiles, (*outside, *panel, *inside, *lanes))
+    width = tile.lanes if tile.beyond is not None else tile.vectors * tile.lanes
+    return pack_operand(s, name, tile.panel, packed, tile.vector, width)
 
 
 def _lanes_innermost(s: Schedule, name: str, tile: Tile) -> Schedule:
@@ -182,10 +165,14 @@ def _tile_loops(s: Schedule, name: str, middle: str | None, epilogue: str, tile:
     row = loops[tile.row.var] if tile.row is not None else None
     reduced = [loops[it.var] for it in reductions(block)]
     # panels outside of what only the rows operand moves with: a panel stays in the cache while the rows stream past
-    rest = [it for it in spatial(block) if it.var is not tile.vector.var and (tile.row is None or it.var is not tile.row.var)]
+    rest = [it for it in spatial(block) if it not in (tile.vector, tile.beyond, tile.row)]
     outer = [loops[it.var] for it in rest if uses(tile.panel, it.var)]
     streamed = [loops[it.var] for it in rest if not uses(tile.panel, it.var)]
-    s, (panel, part, lane) = s.split(vector, (None, tile.vectors, tile.lanes))
+    if tile.beyond is None:
+        s, (panel, part, lane) = s.split(vector, (None, tile.vectors, tile.lanes))
+    else:
+        s, (panel, part) = s.split(loops[tile.beyond.var], tile.vectors)
+        lane = vector
     inner = [part, lane]
     tiles = [panel, *streamed]
     if row is not None:
@@ -203,7 +190,7 @@ def _tile_loops(s: Schedule, name: str, middle: str | None, epilogue: str, tile:
         s = s.unroll(loop)
     if reduced:
         s, _ = s.decompose_reduction(name, reduced[0])
-    for iter_ in (tile.vector, tile.row):
+    for iter_ in (tile.vector, tile.beyond, tile.row):
         if iter_ is not None:
             position = [it.var for it in block.iters].index(iter_.var)
             s = s.clamp_reads(name, position, masked=iter_ is tile.vector)

@@ -10,20 +10,25 @@ from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.machine.description import Machine
 from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
+from tilewright.target.cpu.rules.packing import pack_operand
+from tilewright.target.cpu.rules.registers import register_block
 from tilewright.target.cpu.rules.structure import block_of, extent_value, reductions, spatial, stride, value_loads, writes_output
 
 SHORT = 8  # reduction loops up to this length are unrolled
 
 
-def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool = True, reassociate: bool = True) -> Schedule:
-    """Vectorise the nest of one reduction block; at the root also parallelise it and compute its elementwise consumers with it."""
+def schedule_reduction(
+    s: Schedule, name: str, machine: Machine, parallel: bool = True, reassociate: bool = True, constants: frozenset[str] = frozenset()
+) -> Schedule:
+    """Vectorise the nest of one reduction block; at the root also parallelise it and compute its elementwise consumers with it. `constants`
+    are the inputs that may be repacked."""
     block = block_of(s, name)
     if not spatial(block) or _along_reduction(s, name):
         if reassociate:
             return reduce_along_memory(s, name, machine, parallel)
         outer = list(s.loops_of(name)[-len(block.iters) :])[: len(spatial(block))]
         return parallelise(s, outer) if parallel and outer else s
-    return reduce_lanes(s, name, machine, parallel)
+    return reduce_lanes(s, name, machine, parallel, constants)
 
 
 def _along_reduction(s: Schedule, name: str) -> bool:
@@ -38,8 +43,9 @@ def _along_reduction(s: Schedule, name: str) -> bool:
     return by_reduction and extent_value(inner.extent) >= 8
 
 
-def reduce_lanes(s: Schedule, name: str, machine: Machine, parallel: bool) -> Schedule:
-    """One sum per lane, kept in a register over the reduction loops; consumers follow on the register."""
+def reduce_lanes(s: Schedule, name: str, machine: Machine, parallel: bool, constants: frozenset[str] = frozenset()) -> Schedule:
+    """One sum per lane, kept in a register over the reduction loops; consumers follow on it. Where the lanes are the whole last axis,
+    several points of the axis before it are computed at once, which share what does not move with them."""
     block = block_of(s, name)
     loops = s.loops_of(name)[-len(block.iters) :]
     count = len(spatial(block))
@@ -55,14 +61,30 @@ def reduce_lanes(s: Schedule, name: str, machine: Machine, parallel: bool) -> Sc
         epilogue = consumers[0] if len(consumers) == 1 else ""
         if epilogue:
             s = s.set_scope(s.nest.outputs(name)[0].name, "local")
-    s, (chunk, lane) = s.split(vector, width)
-    s = s.reorder(chunk, *inner, lane)
+    for load in value_loads(block):
+        if load.attr.name in constants and stride(load, spatial(block)[-1].var) not in (0, 1):
+            s = pack_operand(s, name, load, load.attr.name, spatial(block)[-1], width)
+    rows = _rows_at_once(s, name, machine, width)
+    row_part = None
+    if rows > 1:
+        s, (row_chunk, row_part) = s.split(outer[-1], rows)
+        s = s.reorder(row_chunk, *inner, row_part, vector)
+        outer, chunk, lane = [*outer[:-1], row_chunk], row_chunk, vector
+    else:
+        s, (chunk, lane) = s.split(vector, width)
+        s = s.reorder(chunk, *inner, lane)
     if epilogue:
         try:
             s, made = s.reverse_compute_at(epilogue, chunk)
             s = _vectorised_tail(s, made[-1], width)
+            if row_part is not None:
+                for loop in made[:-1]:
+                    size = s.nest.loop(loop).stmt.extent
+                    s = s.unroll(loop) if size.is_const and size.value <= rows else s
         except ScheduleError:
             s = _unlocal(s, name)
+    if row_part is not None:
+        s = s.unroll(row_part)
     if inner:
         s = s.vectorize(lane)
         s, _ = s.decompose_reduction(name, inner[0])
@@ -73,6 +95,17 @@ def reduce_lanes(s: Schedule, name: str, machine: Machine, parallel: bool) -> Sc
         if size.is_const and size.value <= SHORT:
             s = s.unroll(loop)
     return parallelise(s, outer or [chunk]) if parallel else s
+
+
+def _rows_at_once(s: Schedule, name: str, machine: Machine, width: int) -> int:
+    """How many points of the axis before the last one to compute at once; 1 where the last axis is longer than a vector."""
+    axes = spatial(block_of(s, name))
+    if len(axes) < 2 or not axes[-1].extent.is_const or int(axes[-1].extent.value) != width or width < 2:
+        return 1
+    extent = axes[-2].extent
+    if not extent.is_const:
+        return 1
+    return register_block(machine, int(extent.value), 1)[0] if extent.value > 1 else 1
 
 
 def _unlocal(s: Schedule, name: str) -> Schedule:
@@ -107,15 +140,15 @@ def reduce_along_memory(s: Schedule, name: str, machine: Machine, parallel: bool
     return parallelise(s, outer) if parallel and outer else s
 
 
-def schedule_rest(s: Schedule, machine: Machine, reassociate: bool = True) -> Schedule:
+def schedule_rest(s: Schedule, machine: Machine, reassociate: bool = True, constants: frozenset[str] = frozenset()) -> Schedule:
     """Each nest at the root for itself."""
     for name in s.blocks():
         if name in s.nest.blocks:
-            s = schedule_alone(s, name, machine, reassociate)
+            s = schedule_alone(s, name, machine, reassociate, constants)
     return s
 
 
-def schedule_alone(s: Schedule, name: str, machine: Machine, reassociate: bool) -> Schedule:
+def schedule_alone(s: Schedule, name: str, machine: Machine, reassociate: bool, constants: frozenset[str]) -> Schedule:
     from tilewright.target.cpu.rules.structure import is_injective, is_reduction
 
     placed = s.nest.blocks[name]
@@ -128,7 +161,7 @@ def schedule_alone(s: Schedule, name: str, machine: Machine, reassociate: bool) 
         if is_injective(block):
             return schedule_nest(s, name, machine)
         if is_reduction(block):
-            return schedule_reduction(s, name, machine, reassociate=reassociate)
+            return schedule_reduction(s, name, machine, reassociate=reassociate, constants=constants)
     except ScheduleError:
         pass
     loops = [loop for loop, it in zip(s.loops_of(name), block.iters) if it.kind == "spatial"]

@@ -1,0 +1,165 @@
+"""Channel-blocked layouts: [N, C, *S] as [N, C/lanes, *S, lanes], so that a vector holds neighbouring channels of one position.
+
+The last block is filled up with channels of zeros where the lanes do not divide C. What is computed from these lanes is never looked at:
+`Unblock` drops them, and a convolution multiplies them by weights that are zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilewright.graph.node import Array, Operator
+from tilewright.graph.ops.blocks import reduce_block
+from tilewright.graph.ops.convolution import Convolution
+from tilewright.graph.ops.elementwise import expect_inputs
+from tilewright.graph.ops.padding import pad_block, windowed_dim
+from tilewright.graph.shapes import canonical, dims_equal, format_shape
+from tilewright.ir import dtypes
+from tilewright.ir.dtypes import DType
+from tilewright.ir.expr import Expr, const, less, select
+from tilewright.ir.types import TensorType
+from tilewright.kernel.builder import KernelBuilder, Tensor
+from tilewright.support.errors import TypeRuleError
+
+
+def blocked_count(channels: Expr, lanes: int) -> Expr:
+    """Blocks that hold `channels`."""
+    return canonical((channels + (lanes - 1)) // lanes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block(Operator):
+    """[N, C, *S] -> [N, ceil(C / lanes), *S, lanes], with zeros for the channels past C."""
+
+    name: ClassVar[str] = "block"
+    lanes: int
+
+    def infer(self, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        expect_inputs("block", inputs, 1)
+        (x,) = inputs
+        if x.rank < 2:
+            raise TypeRuleError(f"block: {format_shape(x.shape)} has no channel axis")
+        return (TensorType(x.dtype, (x.shape[0], blocked_count(x.shape[1], self.lanes), *x.shape[2:], const(self.lanes))),)
+
+    def reference(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        (x,) = inputs
+        missing = -x.shape[1] % self.lanes
+        full = np.concatenate([x, np.zeros((x.shape[0], missing, *x.shape[2:]), x.dtype)], 1) if missing else x
+        split = full.reshape(full.shape[0], full.shape[1] // self.lanes, self.lanes, *full.shape[2:])
+        return (np.ascontiguousarray(np.moveaxis(split, 2, -1)),)
+
+    def define(self, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = inputs
+        channels = x.shape[1]
+        whole = channels.is_const and channels.value % self.lanes == 0
+        shape = (x.shape[0], blocked_count(channels, self.lanes), *x.shape[2:], const(self.lanes))
+
+        def value(n: Expr, b: Expr, *rest: Expr) -> Expr:
+            channel = b * self.lanes + rest[-1]
+            element = x[(n, channel, *rest[:-1])]
+            return element if whole else select(less(channel, channels), element, const(0, x.dtype))
+
+        return (k.compute("block", shape, value),)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unblock(Operator):
+    """[N, C/lanes, *S, lanes] -> [N, channels, *S]."""
+
+    name: ClassVar[str] = "unblock"
+    channels: Expr
+
+    def infer(self, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        expect_inputs("unblock", inputs, 1)
+        (x,) = inputs
+        if x.rank < 3 or not x.shape[-1].is_const or not dims_equal(blocked_count(self.channels, int(x.shape[-1].value)), x.shape[1]):
+            raise TypeRuleError(f"unblock: {format_shape(x.shape)} does not hold {self.channels!r} channels in blocks")
+        return (TensorType(x.dtype, (x.shape[0], self.channels, *x.shape[2:-1])),)
+
+    def reference(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        (x,) = inputs
+        merged = np.moveaxis(x, -1, 2).reshape(x.shape[0], x.shape[1] * x.shape[-1], *x.shape[2:-1])
+        return (np.ascontiguousarray(merged[:, : int(self.channels.value)]),)
+
+    def define(self, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = inputs
+        lanes = x.shape[-1]
+        shape = (x.shape[0], self.channels, *x.shape[2:-1])
+        return (k.compute("unblock", shape, lambda n, c, *s: x[(n, c // lanes, *s, c % lanes)]),)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockedConvolution(Operator):
+    """A convolution with blocked channels: result [N, ceil(O/lanes), *S', lanes]. The weights keep the shape that `Convolution` takes,
+    [O, C, *K] or [C, 1, *K] (`depthwise`), with O and C multiples of the lanes (the caller pads them). The input is blocked, or, where it
+    has few channels, plain [N, C, *S]. float32."""
+
+    name: ClassVar[str] = "blocked_convolution"
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    low: tuple[Expr, ...]
+    high: tuple[Expr, ...]
+    depthwise: bool
+    lanes: int
+
+    @property
+    def dtype(self) -> DType:
+        return dtypes.float32
+
+    def _plain(self, x: TensorType, w: TensorType) -> bool:
+        """Whether the input is not blocked."""
+        return x.rank == w.rank
+
+    def infer(self, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        expect_inputs("blocked_convolution", inputs, 2)
+        x, w = inputs
+        rank = w.rank - 2
+        plain = self._plain(x, w)
+        if not plain and (x.rank != w.rank + 1 or x.shape[-1] is not const(self.lanes)):
+            raise TypeRuleError(f"blocked_convolution: {format_shape(x.shape)} is not blocked for the weights {format_shape(w.shape)}")
+        if not (w.shape[0].is_const and w.shape[0].value % self.lanes == 0) or x.dtype is not self.dtype or w.dtype is not self.dtype:
+            raise TypeRuleError(f"blocked_convolution: {w!r} are no float32 weights of whole blocks")
+        channels = x.shape[1] if plain else x.shape[1] * self.lanes
+        wanted = w.shape[0] if self.depthwise else w.shape[1]
+        if (self.depthwise and plain) or not dims_equal(canonical(channels), wanted):
+            raise TypeRuleError(f"blocked_convolution: the input has {canonical(channels)!r} channels, the weights take {wanted!r}")
+        own = zip(x.shape[2 : 2 + rank], self.low, self.high, w.shape[2:], self.strides, self.dilations, strict=True)
+        spatial = tuple(windowed_dim(*axis) for axis in own)
+        return (TensorType(self.dtype, (x.shape[0], canonical(w.shape[0] // self.lanes), *spatial, const(self.lanes))),)
+
+    def reference(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        x, w = inputs
+        plain = x if x.ndim == w.ndim else Unblock(const(x.shape[1] * x.shape[-1])).reference((x,))[0]
+        groups = w.shape[0] if self.depthwise else 1
+        convolution = Convolution(self.strides, self.dilations, self.low, self.high, groups, self.dtype)
+        return Block(self.lanes).reference(convolution.reference((plain, w)))
+
+    def define(self, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        x, w = inputs
+        rank = w.rank - 2
+        zero = const(0)
+        plain = x.rank == w.rank
+        inner = () if plain else (zero,)
+        padded = pad_block(k, x, (zero, zero, *self.low, *inner), (zero, zero, *self.high, *inner), const(0, x.dtype))
+        shape = self.infer((TensorType(x.dtype, x.shape), TensorType(w.dtype, w.shape)))[0].shape
+
+        def source(spatial: tuple[Expr, ...], taps: tuple[Expr, ...]) -> tuple[Expr, ...]:
+            own = zip(spatial, taps, self.strides, self.dilations, strict=True)
+            return tuple(s * stride + t * dilation for s, t, stride, dilation in own)
+
+        def value(n: Expr, ob: Expr, *rest: Expr) -> Expr:
+            spatial, o, reduced = rest[:rank], rest[rank], rest[rank + 1 :]
+            out = ob * self.lanes + o
+            if self.depthwise:
+                return padded[(n, ob, *source(spatial, reduced), o)] * w[(out, zero, *reduced)]
+            if plain:
+                return padded[(n, reduced[0], *source(spatial, reduced[1:]))] * w[(out, reduced[0], *reduced[1:])]
+            cb, taps, c = reduced[0], reduced[1:-1], reduced[-1]
+            return padded[(n, cb, *source(spatial, taps), c)] * w[(out, cb * self.lanes + c, *taps)]
+
+        taps = w.shape[2:]
+        extents = taps if self.depthwise else (w.shape[1], *taps) if plain else (x.shape[1], *taps, const(self.lanes))
+        return (reduce_block(k, "blocked_convolution", shape, extents, value, "sum"),)

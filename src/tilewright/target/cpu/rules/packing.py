@@ -1,0 +1,55 @@
+"""Layouts for operands that a kernel reads again and again: in the order in which its loops walk, lanes innermost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.affine import affine_in
+from tilewright.ir.expr import Expr, free_vars
+from tilewright.kernel.nodes import BlockIter
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.target.cpu.rules.structure import block_of, reductions, spatial
+
+
+def pack_operand(s: Schedule, name: str, load: Expr, buffer: str, vector: BlockIter, width: int) -> Schedule:
+    """Store `buffer`, which block `name` reads by indices like those of `load`, as [outer axes][vector / width][reduced axes][width].
+
+    Each index must be an iter of the block, or `a * k + b` of two iters with 0 <= b < k. Otherwise the buffer stays as it is.
+    """
+    block = block_of(s, name)
+    order = [it.var for it in (*spatial(block), *reductions(block))]
+    reduced = {it.var for it in reductions(block)}
+    extents = {it.var: it.extent for it in block.iters}
+    tiles: list[tuple[int, ...]] = []
+    axes: list[tuple[tuple[int, int], int]] = []  # (group, position in loop order) to sort by, axis number
+    for index in load.args:
+        parts = _parts(index, extents)
+        if parts is None:
+            return s
+        if len(parts) == 1 and parts[0] is vector.var:
+            tiles.append((width,))
+            axes += [((1, 0), len(axes)), ((3, 0), len(axes) + 1)]
+            continue
+        tiles.append(tuple(int(extents[part].value) for part in parts[1:]))
+        for part in parts:
+            group = 3 if part is vector.var else 2 if part in reduced else 0
+            axes.append(((group, order.index(part) if part in order else 0), len(axes)))
+    return s.pack(buffer, tiles, [axis for _, axis in sorted(axes)])
+
+
+def _parts(index: Expr, extents: dict[Expr, Expr]) -> Sequence[Expr] | None:
+    """The iters that an index is made of, the slower one first; None when it is of another form."""
+    if index in extents:
+        return (index,)
+    used = [v for v in free_vars(index) if v in extents]
+    found = affine_in(index, used) if len(used) == 2 else None
+    if found is None:
+        return (index,) if index.is_const else None
+    coefficients, rest = found
+    if not (rest.is_const and rest.value == 0):
+        return None
+    for slow, fast in (used, reversed(used)):
+        extent = extents[fast]
+        if coefficients[fast].is_const and coefficients[fast].value == 1 and extent.is_const and coefficients[slow] is extent:
+            return (slow, fast)
+    return None

@@ -1,0 +1,40 @@
+"""Channel-blocked operators: their forms agree with each other and with plain convolutions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.graph.operator_checks import check
+from tilewright.graph.ops import Block, BlockedConvolution, Convolution, Unblock
+from tilewright.ir import dtypes
+from tilewright.ir.expr import const
+from tilewright.ir.types import as_shape
+
+RNG = np.random.default_rng(0)
+
+
+def draw(*shape: int) -> np.ndarray:
+    return RNG.uniform(-1, 1, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("channels", [4, 8, 6, 1])
+def test_blocks_are_undone(channels: int) -> None:
+    x = draw(2, channels, 3, 5)
+    (blocked,) = check(Block(4), x)
+    assert blocked.shape == (2, -(-channels // 4), 3, 5, 4)
+    (plain,) = check(Unblock(const(channels)), blocked)
+    np.testing.assert_array_equal(plain, x)
+
+
+@pytest.mark.parametrize(("stride", "dilation", "pad"), [(1, 1, 1), (2, 1, 1), (1, 2, 2), (2, 1, 0)])
+@pytest.mark.parametrize("kind", ["dense", "plain input", "depthwise"])
+def test_convolutions_are_those_of_plain_layouts(kind: str, stride: int, dilation: int, pad: int) -> None:
+    depthwise, plain = kind == "depthwise", kind == "plain input"
+    inputs = 3 if plain else 8
+    x, w = draw(1, inputs, 6, 7), draw(8, 1 if depthwise else inputs, 3, 3)
+    window = ((stride, stride), (dilation, dilation), as_shape((pad, pad)), as_shape((pad, pad)))
+    given = x if plain else Block(4).reference((x,))[0]
+    (blocked,) = check(BlockedConvolution(*window, depthwise, 4), given, w)
+    want = Convolution(*window, 8 if depthwise else 1, dtypes.float32).reference((x, w))[0]
+    np.testing.assert_allclose(Unblock(const(8)).reference((blocked,))[0], want, rtol=1e-5, atol=1e-5)

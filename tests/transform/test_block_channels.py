@@ -1,0 +1,144 @@
+"""Channel-blocked layouts: results stay, and a network is blocked from its first convolution to its last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tests.compiled_graphs import f32, function
+from tilewright.compiler import optimise
+from tilewright.frontend.onnx import import_model, load_model
+from tilewright.graph.interpreter import interpret
+from tilewright.graph.node import Function, GraphBuilder, Value, walk_nodes
+from tilewright.graph.ops import (
+    Binary,
+    Concat,
+    Convolution,
+    Fused,
+    Reduce,
+    Select,
+    Softmax,
+    Unary,
+    WindowReduce,
+    constant,
+)
+from tilewright.ir import dtypes
+from tilewright.ir.expr import size
+from tilewright.ir.types import TensorType, as_shape
+from tilewright.machine.targets import named_machine
+from tilewright.support.settings import Settings
+from tilewright.transform.block_channels import block_channels
+from tilewright.transform.fold_constants import fold_constants
+from tilewright.zoo import build
+
+RNG = np.random.default_rng(3)
+N = size("N")
+
+
+def names(f: Function) -> list[str]:
+    return [node.op.name for node in walk_nodes(f.results)]
+
+
+def check(types: Sequence[TensorType], body: Callable[..., Sequence[Value]], lanes: int = 4) -> Function:
+    before = function("p", types, body)
+    after = fold_constants(block_channels(before, lanes))
+    arrays = [RNG.uniform(-1, 1, [2 if d is N else int(d.value) for d in t.shape]).astype(t.dtype.numpy) for t in types]
+    for want, got in zip(interpret(before, arrays), interpret(after, arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+    assert [value.type for value in after.results] == [value.type for value in before.results]
+    return after
+
+
+def conv(g: GraphBuilder, x: Value, outputs: int, groups: int = 1, stride: int = 1) -> Value:
+    w = g.one(constant(RNG.uniform(-1, 1, (outputs, int(x.shape[1].value) // groups, 3, 3)).astype(np.float32)))
+    one = as_shape((1, 1))
+    return g.one(Convolution((stride, stride), (1, 1), one, one, groups, dtypes.float32), x, w)
+
+
+def per_channel(g: GraphBuilder, channels: int, rank: int = 3) -> Value:
+    shape = (channels, 1, 1) if rank == 3 else (1, channels, 1, 1)
+    return g.one(constant(RNG.uniform(0.5, 1, shape).astype(np.float32)))
+
+
+@pytest.mark.parametrize("channels", [8, 6, 5])
+@pytest.mark.parametrize("inputs", [3, 8, 6])
+def test_a_chain_of_convolutions_stays_blocked(inputs: int, channels: int) -> None:
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        y = g.one(Binary("add"), conv(g, x, channels), per_channel(g, channels))
+        y = g.one(Binary("max"), y, g.one(constant(np.float32(0))))
+        z = conv(g, conv(g, y, channels, groups=channels), channels, stride=2)
+        return (g.one(Binary("mul"), z, per_channel(g, channels, 4)),)
+
+    found = names(check([f32(N, inputs, 7, 6)], body))
+    assert found.count("blocked_convolution") == 3
+    assert found.count("block") == (0 if inputs == 3 else 1)
+    assert found.count("unblock") == 1
+
+
+def test_residuals_gates_pools_and_concatenation_are_blocked() -> None:
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        y = conv(g, x, 8)
+        none = as_shape((0, 0))
+        pooled = g.one(WindowReduce("max", (2, 2), (2, 2), (1, 1), none, none), g.one(Binary("add"), y, conv(g, y, 8)))
+        gate = g.one(Unary("sigmoid"), g.one(Reduce("sum", (2, 3), True), pooled))
+        joined = g.one(Concat(1), g.one(Binary("mul"), pooled, gate), pooled)
+        return (g.one(Reduce("sum", (2, 3), False), conv(g, joined, 12)),)
+
+    found = names(check([f32(1, 3, 8, 8)], body))
+    assert "block" not in found
+    assert "unblock" not in found
+
+
+def test_other_operators_see_the_plain_layout() -> None:
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        y = conv(g, x, 6)
+        return g.one(Softmax(1), y), y
+
+    found = names(check([f32(1, 3, 4, 5)], body))
+    assert found.count("unblock") == 1
+
+
+def test_what_would_not_stay_finite_in_unused_lanes_is_not_blocked() -> None:
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        y = conv(g, x, 6)
+        safe = g.one(Binary("add"), g.one(Unary("abs"), y), g.one(constant(np.float32(1))))
+        return (conv(g, g.one(Unary("reciprocal"), safe), 4),)
+
+    check([f32(1, 3, 4, 5)], body)
+
+
+def test_selection_by_a_blocked_condition() -> None:
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        y = conv(g, x, 8)
+        return (g.one(Select(), g.one(Binary("less"), y, g.one(constant(np.float32(0)))), g.one(Unary("neg"), y), y),)
+
+    check([f32(1, 3, 4, 5)], body)
+
+
+def test_functions_without_convolutions_are_left_alone() -> None:
+    f = function("p", [f32(2, 3)], lambda g, x: (g.one(Unary("exp"), x),))
+    assert block_channels(f, 8) is f
+
+
+def test_symbolic_space() -> None:
+    height = size("H", 4)
+
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        return (conv(g, conv(g, x, 8), 8),)
+
+    before = function("p", [f32(1, 3, height, 6)], body)
+    after = fold_constants(block_channels(before, 4))
+    for extent in (4, 9):
+        x = RNG.uniform(-1, 1, (1, 3, extent, 6)).astype(np.float32)
+        np.testing.assert_allclose(interpret(after, [x])[0], interpret(before, [x])[0], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2"])
+def test_networks_are_blocked_throughout(model: str) -> None:
+    module = optimise(import_model(load_model(build(model, image=32))).module, named_machine("x86-64-v3"), Settings())
+    groups = [node.op.body for node in walk_nodes(module.main.results) if isinstance(node.op, Fused)]
+    found = [name for body in groups for name in names(body)]
+    assert "blocked_convolution" in found
+    assert not {"convolution", "block", "unblock"} & set(found)
