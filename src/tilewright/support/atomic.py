@@ -1,7 +1,8 @@
 """Files that are either wholly there or not there at all.
 
 The content goes to a temporary file beside the destination, which then takes its name; a reader sees the old file or the new one. An
-exception or an interrupt leaves the old one and no temporary file.
+exception or an interrupt leaves the old one and no temporary file. What is no regular file, a device or a pipe, cannot be replaced so:
+it is written to as it is.
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ TEMPORARY_SUFFIX = ".tilewright-tmp"
 def atomic_write(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """Open `path` for writing bytes; it appears under its name when the block ends without an exception.
 
-    Creates missing parent folders. `durable`: also survive a loss of power right afterwards (waits for the disk).
-    Raises OSError as `open` does.
+    Creates missing parent folders; a symbolic link stays, the file that it names is written. `durable`: also survive a loss of power right
+    afterwards (waits for the disk). Raises OSError as `open` does.
     """
+    asked = path
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with path.open("wb") as file:
+            yield file
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name[:80]}.{os.getpid()}-{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
     # Not tempfile: its files are readable by their owner only, whatever the umask says.
@@ -33,9 +40,11 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            raise OSError(error.errno, error.strerror, str(asked)) from None  # nobody has asked for the temporary file
         raise
 
 
