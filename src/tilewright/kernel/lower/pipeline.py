@@ -6,6 +6,7 @@ from tilewright.kernel.lower.compact_buffers import compact_buffers
 from tilewright.kernel.lower.dissolve_blocks import dissolve_blocks
 from tilewright.kernel.lower.partition_loops import partition_loops
 from tilewright.kernel.lower.simplify_statements import simplify_statements
+from tilewright.kernel.lower.specialise_sizes import specialise_sizes, tiled_sizes
 from tilewright.kernel.nodes import Kernel
 
 
@@ -15,6 +16,7 @@ def lower(kernel: Kernel) -> Kernel:
     Unrolled, vectorized and parallel loops stay, marked as such; the code generator carries them out.
     """
     # First: bindings become indices and predicates conditions, which is what the other passes look at.
+    rows = tiled_sizes(kernel)
     kernel = dissolve_blocks(kernel)
     # Before simplification, since it subtracts the start of a region from indices, where most terms cancel.
     kernel = compact_buffers(kernel)
@@ -22,4 +24,6 @@ def lower(kernel: Kernel) -> Kernel:
     kernel = simplify_statements(kernel)
     kernel = partition_loops(kernel)
     # Again: a partition knows more about its loop, and may have one iteration.
-    return simplify_statements(kernel)
+    kernel = simplify_statements(kernel)
+    # Last: it doubles the statements.
+    return specialise_sizes(kernel, rows)

@@ -1,0 +1,80 @@
+"""A second version of a kernel for a size of 1.
+
+Register tiles compute several rows at once. Where the number of rows is a size that is 1 in many inferences (a batch, the one new token of
+a decoder, one step of a recurrent layer), a tile of six rows would do six times the work. With the size known to be 1, the other rows
+of the tile are stored nowhere, and their computation falls away.
+
+    for t in range((n + 5) // 6): tile           if n == 1: tile with rows 1 to 5 gone
+                                          ->     else: for t in range((n + 5) // 6): tile
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import Expr, Op, const, equal, evaluate_int, free_vars, load, transform, var, walk
+from tilewright.kernel.lower.simplify_statements import simplify_statements
+from tilewright.kernel.nodes import Buffer, For, If, Kernel, Let, Stmt, Store, map_stmt, walk_stmts, with_fields
+
+PROBES = (1, 2, 3, 5, 7, 8, 12, 30, 31, 100)
+
+
+def tiled_sizes(kernel: Kernel) -> tuple[Expr, ...]:
+    """The sizes, not bounded away from 1, over which loops run in unrolled tiles."""
+    unrolled = {loop.extent.value for loop in _loops(kernel) if loop.kind == "unrolled" and loop.extent.is_const}
+    tiles = sorted(int(extent) for extent in unrolled if extent > 1)
+    found: dict[Expr, None] = {}
+    for part in walk(*(loop.extent for loop in _loops(kernel))):  # extents of fused loops are products
+        used = free_vars(part)
+        if part.op is Op.FLOORDIV and len(used) == 1 and used[0] in kernel.sizes and _may_be_one(used[0]):
+            values = [evaluate_int(part, {used[0]: n}) for n in PROBES]
+            if any(values == [-(-n // tile) for n in PROBES] for tile in tiles):
+                found[used[0]] = None
+    return tuple(found)
+
+
+def _may_be_one(bound: Expr) -> bool:
+    info = bound.attr
+    return bool((info.lo is None or info.lo <= 1) and (info.hi is None or info.hi > 1) and info.multiple == 1)
+
+
+def _loops(kernel: Kernel) -> list[For]:
+    return [stmt for stmt in walk_stmts(kernel.body) if isinstance(stmt, For)]
+
+
+def specialise_sizes(kernel: Kernel, sizes: tuple[Expr, ...]) -> Kernel:
+    """The kernel (lowered) with a version for each of `sizes` being 1; buffers and layouts are those of the general version."""
+    scratch = list(kernel.scratch)
+    body = kernel.body
+    for bound in sizes:
+        version, own = _version(kernel, bound)
+        scratch.extend(own)
+        body = If(equal(bound, const(1)), version, body)
+    result: Kernel = with_fields(kernel, body=body, scratch=tuple(scratch))
+    return result
+
+
+def _version(kernel: Kernel, bound: Expr) -> tuple[Stmt, list[Buffer]]:
+    """The body for `bound` = 1, with variables and local buffers of its own."""
+    ending = f"_{bound.name}1"
+    locals_ = {b: Buffer(b.name + ending, b.dtype, b.shape, b.scope) for b in kernel.scratch if b.scope == "local"}
+    names: dict[Expr, Expr] = {bound: const(1)}
+    for stmt in walk_stmts(kernel.body):
+        if isinstance(stmt, (For, Let)):
+            names[stmt.var] = var(stmt.var.name + ending, stmt.var.dtype)
+    memo: dict[Expr, Expr] = {}
+
+    def visit(e: Expr) -> Expr | None:
+        if e.op is Op.LOAD and e.attr in locals_:
+            return load(locals_[e.attr], e.args)
+        return names.get(e)
+
+    def on_stmt(stmt: Stmt) -> Stmt:
+        mapped = map_stmt(stmt, on_stmt, lambda e: transform(e, visit, memo))
+        if isinstance(mapped, (For, Let)):
+            renamed: Stmt = with_fields(mapped, var=names[mapped.var])
+            return renamed
+        if isinstance(mapped, Store) and mapped.buffer in locals_:
+            return Store(locals_[mapped.buffer], mapped.indices, mapped.value)
+        return mapped
+
+    specialised = simplify_statements(with_fields(kernel, body=on_stmt(kernel.body)))
+    return specialised.body, list(locals_.values())
