@@ -20,7 +20,7 @@ DOMAINS = {
     "asin": (-1, 1), "acos": (-1, 1), "acosh": (1, 9), "atanh": (-0.9, 0.9), "tan": (-1.2, 1.2),
 }  # fmt: skip
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-INTEGERS = ("int8", "uint8", "int32", "int64", "uint64", "int4", "uint4")
+INTEGERS = ("int8", "uint8", "int32", "int64", "uint64", "int2", "uint2", "int4", "uint4")
 
 
 def cases(table):

@@ -1,7 +1,7 @@
 """Element types: every numeric type of ONNX, with its NumPy form.
 
-Sub-byte types (int4, uint4, float4) are storage types: in memory two values share a byte, low nibble first, as in ONNX;
-in NumPy each value takes a byte (ml_dtypes).
+Sub-byte types (int2, uint2, int4, uint4, float4) are storage types: in files two or four values share a byte, the first in its low bits,
+as in ONNX; in NumPy each value takes a byte (ml_dtypes).
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ def _dtype(name: str, kind: Kind, bits: int, host: Any) -> DType:
 
 
 bool_ = _dtype("bool", "bool", 8, np.bool_)
+int2 = _dtype("int2", "int", 2, ml_dtypes.int2)
+uint2 = _dtype("uint2", "uint", 2, ml_dtypes.uint2)
 int4 = _dtype("int4", "int", 4, ml_dtypes.int4)
 uint4 = _dtype("uint4", "uint", 4, ml_dtypes.uint4)
 int8 = _dtype("int8", "int", 8, np.int8)
@@ -99,7 +101,7 @@ complex128 = _dtype("complex128", "complex", 128, np.complex128)
 string = _dtype("string", "string", 64, np.object_)
 
 ALL: tuple[DType, ...] = (
-    bool_, int4, uint4, int8, uint8, int16, uint16, int32, uint32, int64, uint64,
+    bool_, int2, uint2, int4, uint4, int8, uint8, int16, uint16, int32, uint32, int64, uint64,
     float4e2m1, float8e8m0, float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz, float16, bfloat16, float32, float64,
     complex64, complex128, string,
 )  # fmt: skip

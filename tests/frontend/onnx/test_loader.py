@@ -45,6 +45,8 @@ def arrays() -> dict[str, np.ndarray]:
         "flags": generator.random(2 * LARGE) > 0.5,
         "nibbles": generator.integers(-8, 8, 3 * LARGE + 1).astype(ml_dtypes.int4),
         "unsigned_nibbles": generator.integers(0, 16, 3 * LARGE).astype(ml_dtypes.uint4),
+        "quarters": generator.integers(-2, 2, 5 * LARGE + 3).astype(ml_dtypes.int2),
+        "unsigned_quarters": generator.integers(0, 4, 5 * LARGE + 1).astype(ml_dtypes.uint2),
         "eighths": generator.standard_normal(2 * LARGE).astype(ml_dtypes.float8_e4m3fn),
     }
 

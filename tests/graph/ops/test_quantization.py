@@ -60,8 +60,8 @@ def test_blocks(n: int) -> None:
     check(Dequantize(0, 2, dtypes.float32), q, scale, zero)
 
 
-@pytest.mark.parametrize("dtype", [dtypes.int4, dtypes.uint4])
-def test_four_bits(dtype: dtypes.DType) -> None:
+@pytest.mark.parametrize("dtype", [dtypes.int2, dtypes.uint2, dtypes.int4, dtypes.uint4])
+def test_less_than_eight_bits(dtype: dtypes.DType) -> None:
     x = np.linspace(-20, 20, 9, dtype=np.float32)
     (q,) = check(Quantize(0, 0, dtype), x, np.float32(2), np.asarray(1, dtype.numpy))
     np.testing.assert_array_equal(q.astype(np.int32), np.clip(np.rint(x / 2) + 1, dtype.lowest, dtype.highest))

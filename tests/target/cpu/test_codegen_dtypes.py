@@ -107,7 +107,7 @@ def test_float32_narrows(dtype: DType) -> None:
 
 @pytest.mark.parametrize("target", STORED, ids=str)
 @pytest.mark.parametrize(
-    "source", [dtypes.bool_, *WHOLE, dtypes.int4, dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64], ids=str
+    "source", [dtypes.bool_, *WHOLE, dtypes.int2, dtypes.int4, dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64], ids=str
 )
 def test_casts(source: DType, target: DType) -> None:
     x = samples(source)
@@ -118,7 +118,7 @@ def test_casts(source: DType, target: DType) -> None:
     if target.name in ("float8e8m0", "float4e2m1"):
         x = x[np.abs(x.astype(np.float64)) < 1e30]
     kernel = elementwise(lambda a: cast(target, a), [source], len(x))
-    expected = x.astype(np.float32 if target in NARROW else np.int16 if source is dtypes.int4 else x.dtype).astype(target.numpy)
+    expected = x.astype(np.float32 if target in NARROW else np.int16 if source.bits < 8 else x.dtype).astype(target.numpy)
     if target.is_integer and source.is_float and target.bits < 32:
         expected = x.astype(np.int32).astype(target.numpy)
     for got in both(kernel, x):

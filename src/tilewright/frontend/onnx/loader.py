@@ -44,6 +44,8 @@ DTYPES: dict[int, DType] = {
     22: dtypes.int4,
     23: dtypes.float4e2m1,
     24: dtypes.float8e8m0,
+    25: dtypes.uint2,
+    26: dtypes.int2,
 }
 
 
@@ -111,8 +113,9 @@ class LoadedModel:
             )
         raw = np.frombuffer(data, np.uint8, length, offset)
         if dtype.bits < 8:
-            nibbles = np.stack([raw & 0xF, raw >> 4], axis=-1).reshape(-1)[:count]
-            signed = ((nibbles.astype(np.int8) ^ 8) - 8) if dtype.kind == "int" else nibbles
+            parts = [(raw >> shift) & ((1 << dtype.bits) - 1) for shift in range(0, 8, dtype.bits)]
+            values, sign = np.stack(parts, axis=-1).reshape(-1)[:count], 1 << (dtype.bits - 1)
+            signed = ((values.astype(np.int8) ^ sign) - sign) if dtype.kind == "int" else values
             decoded: Array = signed.view(dtype.numpy) if dtype.kind == "float" else signed.astype(dtype.numpy)
             return decoded.reshape(shape)
         view: Array = raw.view(dtype.numpy).reshape(shape)

@@ -1,8 +1,8 @@
 """How dtypes look in LLVM: as values in registers, and in memory.
 
-In registers a bool is `i1`, an integer has its own width (`i4` too), float32 and float64 are themselves. Every narrower float is held as
-the `float` that has its value: each operation computes in float32 and rounds, so that the value always fits. In memory a bool is a byte,
-int4 and uint4 the low half of a byte, narrow floats the integer of their bits.
+In registers a bool is `i1`, an integer has its own width (`i2` and `i4` too), float32 and float64 are themselves. Every narrower float is
+held as the `float` that has its value: each operation computes in float32 and rounds, so that the value always fits. In memory a bool is
+a byte, an integer of less than 8 bits the low part of a byte, narrow floats the integer of their bits.
 """
 
 from __future__ import annotations
