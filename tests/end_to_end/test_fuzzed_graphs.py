@@ -62,6 +62,16 @@ GRAPHS = {
             return v6
         """
     ),
+    "powers of wide integers, which took minutes to compile": Graph(
+        """
+        N = size(lo=1, hi=40)
+
+        def main(x: int64[N], y: int64[N]):
+            v0 = binary(x, y, fn="pow")
+            return v0
+        """,
+        ({"N": 7}, {"N": 40}),
+    ),
 }
 
 

@@ -1,7 +1,8 @@
 """The scalar functions of the elementwise operators: for each name the dtypes it takes, its expression and its NumPy form.
 
 Floats narrower than 32 bits are computed in float32 and rounded once; sub-byte integers are computed in 8 bits and wrapped.
-Integer division by zero gives 0, and shifts by at least the width shift every bit out, as in NumPy, so that no input traps.
+Integer division by zero gives 0, and shifts by at least the width shift every bit out, as in NumPy, so that no input traps. Integer powers
+wrap for exponents below the width in bits; past it whatever overflows is 0.
 """
 
 from __future__ import annotations
@@ -212,29 +213,31 @@ def _shr(a: Expr, b: Expr) -> Expr:
 def _pow_array(a: Any, b: Any) -> Any:
     if a.dtype.kind == "f":
         return _precise(np.power)(a, b)
-    result = np.power(a, np.maximum(b, 0))
-    if a.dtype.kind == "u":
-        return result
-    ones = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0))
-    return np.where(b < 0, ones, result).astype(a.dtype)
+    width = a.dtype.itemsize * 8
+    inside = (b >= 0) & (b < width)
+    result = np.power(a, np.where(inside, b, 0).astype(a.dtype))
+    sign = np.where(b % 2 == 0, 1, -1) if a.dtype.kind == "i" else 0
+    unit = np.where(a == 1, 1, np.where(a.view(f"i{a.dtype.itemsize}") == -1, sign, 0))
+    return np.where(inside, result, unit).astype(a.dtype)
 
 
 def _pow(a: Expr, b: Expr) -> Expr:
-    """Integers: square and multiply over the bits of the exponent, modulo 2**bits; a negative exponent truncates 1/a**-b to an integer."""
+    """Integers: square and multiply over the bits of the exponent, modulo 2**bits. A negative exponent truncates 1/a**-b to an integer; so
+    do exponents of at least the width in bits, with which all but -1, 0 and 1 overflow (taking each bit of them would cost ten times more)."""
     if a.dtype.is_float:
         return call("pow", a, b)
     zero, one = const(0, a.dtype), const(1, a.dtype)
     result, square = one, a
-    for bit in range(a.dtype.bits - (1 if a.dtype.is_signed else 0)):
+    for bit in range((a.dtype.bits - 1).bit_length()):
         odd = not_equal(logical_and(b, const(1 << bit, b.dtype)), zero)
         result = result * select(odd, square, one)
         square = square * square
-    if not a.dtype.is_signed:
-        return result
-    minus = const(-1, a.dtype)
-    sign = select(equal(logical_and(b, one), zero), one, minus)
-    unit = select(equal(a, one), one, select(equal(a, minus), sign, zero))
-    return select(b < zero, unit, result)
+    unit = select(equal(a, one), one, zero)
+    if a.dtype.is_signed:
+        minus = const(-1, a.dtype)
+        sign = select(equal(logical_and(b, one), zero), one, minus)
+        unit = select(equal(a, minus), sign, unit)
+    return select(_in_width(b), result, unit)
 
 
 UNARY: dict[str, ScalarFunction] = {
