@@ -92,6 +92,13 @@ def test_short_time_transforms_of_any_step(onesided: int) -> None:
     assert_like_onnxruntime(single("STFT", inputs, 17, onesided=onesided), inputs, 1e-4, 1e-4)
 
 
+@pytest.mark.parametrize("fixed", [(1,), (2,), ()], ids=["image", "block", "none"])
+def test_blocks_of_any_size_add_up_to_images(fixed: tuple[int, ...]) -> None:
+    inputs = [floats(2, 12, 12), ints(7, 6), ints(2, 3)]
+    model = single("Col2Im", inputs, 18, constants={i: inputs[i] for i in fixed}, strides=[2, 1], dilations=[2, 1], pads=[1, 0, 0, 0])
+    assert_like_onnxruntime(model, inputs)
+
+
 @pytest.mark.parametrize(
     ("op", "inputs", "bad"),
     [

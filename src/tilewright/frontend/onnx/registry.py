@@ -25,6 +25,7 @@ from tilewright.frontend.onnx.operators import (
     shape,
     signal,
     source,
+    training,
     trees,
     vision,
 )
@@ -51,6 +52,7 @@ FAMILIES = (
     shape,
     signal,
     source,
+    training,
     trees,
     vision,
 )

@@ -7,11 +7,12 @@ import numpy as np
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.frontend.onnx.sizes import same_padding
 from tilewright.graph.node import Value
-from tilewright.graph.ops import Convolution, ConvolutionTranspose
+from tilewright.graph.ops import Convolution, ConvolutionTranspose, Iota, ScatterElements
 from tilewright.graph.shapes import canonical
+from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, const
-from tilewright.ir.types import Shape, as_shape
+from tilewright.ir.types import Shape, as_shape, product, static_shape
 from tilewright.support.errors import ModelError
 
 Padding = tuple[tuple[Expr, ...], tuple[Expr, ...]]
@@ -99,31 +100,66 @@ def conv_transpose(ctx: NodeContext) -> Value:
 
 
 def col2im(ctx: NodeContext) -> Value:
-    """Columns [N, C*prod(block), L] added up into images: a transposed convolution whose weights place each row of a block."""
+    """Columns [N, C*prod(block), L] added up into images [N, C, *image]. With a fixed block a transposed convolution, whose weights place
+    each row of a block; otherwise every element is added at the position computed for it."""
     x = ctx.input(0)
-    image = ctx.as_sizes(ctx.input(1))
-    block = [int(n) for n in ctx.require_constant(2, "block shape").tolist()]
+    image, block = ctx.as_sizes(ctx.input(1)), ctx.as_sizes(ctx.input(2), lo=1)
     count = len(block)
     strides, dilations = spatial(ctx, "strides", count), spatial(ctx, "dilations", count)
-    low, high = padding(ctx, image, as_shape(block), strides, dilations)
-    taps = int(np.prod(block))
-    if not x.shape[1].is_const:
-        raise ModelError("Col2Im with a symbolic number of channels", where=ctx.where)
-    channels = int(x.shape[1].value) // taps
-    dims = [
+    low, high = padding(ctx, image, block, strides, dilations)
+    dims = tuple(
         canonical((size + a + b - (k - 1) * d - 1) // s + 1)
         for size, a, b, k, d, s in zip(image, low, high, block, dilations, strides, strict=True)
-    ]
-    weights = np.tile(np.eye(taps).reshape(taps, 1, *block), (channels, *[1] * (count + 1)))
+    )
     missing = [
         canonical(size - ((n - 1) * s - a - b + (k - 1) * d + 1))
         for size, n, a, b, k, d, s in zip(image, dims, low, high, block, dilations, strides, strict=True)
     ]
-    if not all(m.is_const for m in missing):
-        raise ModelError("Col2Im with a symbolic image that strides do not divide", where=ctx.where)
-    extra = tuple(int(m.value) for m in missing)
-    op = ConvolutionTranspose(strides, dilations, low, high, extra, channels, x.type.dtype)
+    fixed = static_shape(block)
+    if fixed is None or not x.shape[1].is_const or not all(m.is_const for m in missing):
+        taps, places = product(block), product(dims)
+        at = _places(ctx, image, _axes_of(ctx, block), _axes_of(ctx, dims), strides, dilations, low)
+        images = canonical(x.shape[0] * (x.shape[1] // taps))
+        columns = ctx.reshape(x, (images, canonical(taps * places)))
+        empty = ctx.broadcast(ctx.scalar_like(0, x), (images, canonical(product(image))))
+        filled = ctx.one(ScatterElements(1, "add"), empty, ctx.broadcast(at, columns.shape), columns)
+        return ctx.reshape(filled, (x.shape[0], canonical(x.shape[1] // taps), *image))
+    taps_count = int(np.prod(fixed))
+    channels = int(x.shape[1].value) // taps_count
+    weights = np.tile(np.eye(taps_count).reshape(taps_count, 1, *fixed), (channels, *[1] * (count + 1)))
+    op = ConvolutionTranspose(strides, dilations, low, high, tuple(int(m.value) for m in missing), channels, x.type.dtype)
     return ctx.one(op, ctx.reshape(x, (x.shape[0], x.shape[1], *dims)), ctx.constant(weights, x.type.dtype))
+
+
+def _axes_of(ctx: NodeContext, dims: Shape) -> list[Value]:
+    """For the flat positions of a tensor of these dims, their index on each axis."""
+    flat = ctx.one(Iota(canonical(product(dims)), dtypes.int64))
+    found = []
+    for axis, dim in enumerate(dims):
+        after = ctx.size_scalar(canonical(product(dims[axis + 1 :])))
+        found.append(ctx.binary("floormod", ctx.binary("floordiv", flat, after), ctx.size_scalar(dim)))
+    return found
+
+
+def _places(
+    ctx: NodeContext,
+    image: Shape,
+    taps: list[Value],
+    starts: list[Value],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    low: Shape,
+) -> Value:
+    """The flat position in the image of each tap of each block, [taps * starts]; one past the end for those in the padding."""
+    flat, inside = ctx.constant(np.int64(0)), ctx.constant(np.bool_(True))
+    for axis, size in enumerate(image):
+        tap = ctx.binary("mul", ctx.reshape(taps[axis], (*taps[axis].shape, 1)), dilations[axis])
+        start = ctx.binary("sub", ctx.binary("mul", starts[axis], strides[axis]), ctx.size_scalar(low[axis]))
+        at, end = ctx.binary("add", tap, start), ctx.size_scalar(size)
+        inside = ctx.binary("and", inside, ctx.binary("and", ctx.binary("greater_equal", at, 0), ctx.binary("less", at, end)))
+        flat = ctx.binary("add", ctx.binary("mul", flat, end), at)
+    kept = ctx.select(inside, flat, ctx.size_scalar(canonical(product(image))))
+    return ctx.reshape(kept, (canonical(product(kept.shape)),))
 
 
 IMPORTERS: Table = {
