@@ -114,6 +114,13 @@ def test_slice_outside_is_an_error():
         function_of(Slice(as_shape((2,)), as_shape((1,)), (0,)), [tensor(dtypes.float32, (5,))])
 
 
+def test_an_empty_axis_is_cut_into_parts_that_may_be_empty():
+    empty = tensor(dtypes.float32, (0,))
+    assert function_of(Slice(as_shape((0,)), (size("part"),), (1,)), [empty]).results[0].shape == (size("part"),)
+    with pytest.raises(TypeRuleError, match="has no element 0"):
+        function_of(Slice(as_shape((0,)), (size("part", 1),), (1,)), [empty])
+
+
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
 @pytest.mark.parametrize(("low", "high"), [((1, 2), (2, 0)), ((0, 0), (0, 0)), ((-1, 1), (2, -2)), ((7, 0), (9, 5))])
 def test_pad_modes(mode, low, high):
