@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tilewright.graph.in_place import cut_axis, is_in_place
 from tilewright.graph.node import Array, Function, Module, Node, Origin, Parameter, Value, walk_nodes
-from tilewright.graph.ops import BindSize, Call, Constant, ConstantData, If, Loop, RefineShape, Reshape
+from tilewright.graph.ops import BindSize, Call, Concat, Constant, ConstantData, If, Loop, RefineShape, Reshape, Slice
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, all_of, equal, less_equal
 from tilewright.ir.prove import equal_dims
+from tilewright.ir.simplify import simplify
 from tilewright.ir.types import TensorType, product
 from tilewright.kernel.nodes import Kernel
 from tilewright.plan.control_flow import plan_branch, plan_loop
@@ -61,6 +63,7 @@ class PlanBuilder:
     on_launch: Callable[[], None] = lambda: None
     ledger: Ledger = field(default_factory=Ledger)
     constants: dict[PlannedConstant, Storage] = field(default_factory=dict)
+    since: int = 0  # when the function that is being planned began
 
     def constant(self, data: ConstantData, type_: TensorType, layout: Layout | None = None) -> View:
         constant = PlannedConstant(data, layout, type_)
@@ -72,6 +75,7 @@ class PlanBuilder:
 
     def function(self, function: Function, arguments: Sequence[View]) -> list[View]:
         """Steps of a function's body; the views of its results."""
+        outer, self.since = self.since, self.ledger.clock
         views: dict[Value, View] = dict(zip(function.params, arguments, strict=True))
         for node in walk_nodes(function.results):
             if isinstance(node.op, Parameter):
@@ -79,6 +83,7 @@ class PlanBuilder:
                     raise GraphError(f"function {function.name} uses a value that is not its parameter: {node.op.label}")
             elif not isinstance(node.op, Constant):
                 views.update(zip(node.values, self.node(node, views), strict=True))
+        self.since = outer
         return [self.view(value, views) for value in function.results]
 
     def view(self, value: Value, views: Mapping[Value, View]) -> View:
@@ -86,12 +91,16 @@ class PlanBuilder:
         return self.constant(value.op.data, value.type) if isinstance(value.op, Constant) else views[value]
 
     def node(self, node: Node, views: Mapping[Value, View]) -> list[View]:
-        if not isinstance(node.op, (Reshape, RefineShape, BindSize, If, Loop, Call)):
+        if not (isinstance(node.op, (Reshape, RefineShape, BindSize, If, Loop, Call)) or is_in_place(node)):
             return self.launch(node, views)
         inputs = [self.view(value, views) for value in node.inputs]
         match node.op:
             case Reshape() | RefineShape():
                 return [self.reinterpret(node, inputs[0])]
+            case Concat():
+                return [self.join(node, inputs)]
+            case Slice():
+                return [self.part(node, node.op, inputs[0])]
             case BindSize(size=bound):
                 self.ledger.step(Bind(bound, self.ledger.place(inputs[0]), node.origin))
                 self.ledger.mark(self.ledger.bind_point([bound]))
@@ -126,6 +135,25 @@ class PlanBuilder:
         origins = origins_of(node)
         self.ledger.step(Launch(group.kernel, places, group.kernel.sizes, origins))
         return results
+
+    def join(self, node: Node, inputs: Sequence[View]) -> View:
+        """A concatenation in memory: operands are written to their part of the result by whoever computes them, or copied there."""
+        target = self.ledger.tensor(node.types[0])
+        offset: Expr = ZERO
+        for view in inputs:
+            part = View(target.storage, offset, view.type)
+            self.ledger.deliver(view, part, self.since)
+            offset = simplify(offset + view.type.bytes)
+        self.ledger.use(target.storage)
+        return target
+
+    def part(self, node: Node, op: Slice, source: View) -> View:
+        """A slice that is a piece of its operand."""
+        axis = cut_axis(node)
+        if axis is None:
+            raise InternalError(f"slice {node!r} is not one piece of its operand")
+        step = product(source.type.shape[axis + 1 :]) * source.type.dtype.bytes
+        return View(source.storage, simplify(source.offset + op.starts[axis] * step), node.types[0])
 
     def reinterpret(self, node: Node, source: View) -> View:
         """Reshape and RefineShape change the type, not the bytes; what cannot be proved is checked while running."""

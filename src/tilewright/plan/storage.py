@@ -121,15 +121,16 @@ class Ledger:
     def copy(self, target: View, source: View) -> None:
         self.step(Copy(self.place(target), self.place(source)))
 
-    def deliver(self, source: View, target: View) -> None:
+    def deliver(self, source: View, target: View, since: int | None = None) -> None:
         """Make `target` hold what `source` holds: by letting the source's producer write there, else by a copy.
 
         The producer may write to the target when that is in use, and so reserved, from before the producer on, and both are
-        allocated at the same time.
+        allocated at the same time. A target that comes later is reserved from the producer on if that ran at tick `since` or later (the
+        beginning of the function, or of the iteration, that both belong to).
         """
         own = source.storage
         movable = own.kind == "arena" and own.forward is None and not own.grows and source.offset is ZERO
-        reserved = target.storage.first <= own.first or target.storage.kind == "output"
+        reserved = target.storage.first <= own.first or target.storage.kind == "output" or (since is not None and own.first >= since)
         if movable and reserved and own.bind is target.storage.bind and own.bytes is simplify(source.type.bytes):
             own.forward = target
             target.storage.first = min(target.storage.first, own.first)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tilewright.graph.in_place import is_in_place
 from tilewright.graph.node import Function, GraphBuilder, Node, Origin, Parameter, Value, users_of, walk_nodes
 from tilewright.graph.ops import BindSize, BlockedConvolution, Call, Constant, Contract, Convolution, Fused, If, Loop, RefineShape, Reshape
 from tilewright.ir.expr import const
@@ -40,11 +41,16 @@ class Group:
         return self.nodes[0]
 
 
+def is_structural(node: Node) -> bool:
+    """Whether the node needs no kernel: control flow, what only names memory, and movement that planning does in place."""
+    return isinstance(node.op, STRUCTURAL) or is_in_place(node)
+
+
 def isolate(function: Function) -> Function:
     """The function with every computation in a group of its own: what `fuse` gives when nothing is fused."""
     groups: dict[Node, Group] = {}
     for node in walk_nodes(function.results):
-        if not isinstance(node.op, STRUCTURAL):
+        if not is_structural(node):
             groups[node] = Group([node], None if pattern_of(node).injective else node)
     return _rebuild(function, groups)
 
@@ -60,7 +66,7 @@ def fuse(function: Function) -> Function:
     results = {value.node for value in function.results}
     groups: dict[Node, Group] = {}
     for node in reversed(list(walk_nodes(function.results))):
-        if isinstance(node.op, STRUCTURAL):
+        if is_structural(node):
             continue
         pattern = pattern_of(node)
         group = None if node in results else _group_of_users(node, users[node], groups)
@@ -115,7 +121,7 @@ def _ends_a_product(node: Node, users: dict[Node, list[Node]]) -> bool:
                     continue
                 if isinstance(producer.op, PRODUCTS):
                     return True
-                if not isinstance(producer.op, STRUCTURAL) and pattern_of(producer).injective:
+                if not is_structural(producer) and pattern_of(producer).injective:
                     members.add(producer)
                     grown = True
     return False

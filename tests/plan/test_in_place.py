@@ -1,0 +1,108 @@
+"""Concatenations and slices that are only a matter of where things lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.compiled_graphs import compile_graph, f32, function, module
+from tilewright.graph.in_place import cut_axis, is_joined_in_place
+from tilewright.graph.interpreter import interpret
+from tilewright.graph.ops import Binary, Concat, Reduce, Slice, Unary, constant
+from tilewright.ir.expr import const, size
+from tilewright.ir.types import as_shape
+from tilewright.plan.steps import Copy, Launch, walk_steps
+from tilewright.runtime.executable import Executable
+
+RNG = np.random.default_rng(0)
+N = size("N")
+
+
+def run(types, body, arrays):
+    m = module(types, body)
+    compiled = compile_graph(m)
+    exe = Executable(compiled.artifact)
+    got = list(exe.run({f"x{i}": a for i, a in enumerate(arrays)}).values())
+    for a, b in zip(got, interpret(m.main, arrays), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    return compiled.plan
+
+
+def steps(plan, kind):
+    return [step for step in walk_steps(plan.steps) if isinstance(step, kind)]
+
+
+def part(x, axis, start, length):
+    starts = [const(0)] * x.type.rank
+    sizes = list(x.shape)
+    starts[axis], sizes[axis] = const(start), const(length)
+    return Slice(tuple(starts), tuple(sizes), (1,) * x.type.rank)
+
+
+def test_operands_are_written_where_the_concatenation_has_them() -> None:
+    def body(g, x, y):
+        return [g.one(Concat(1), g.one(Unary("exp"), x), g.one(Unary("neg"), y))]
+
+    plan = run([f32(1, 3, 5), f32(1, 4, 5)], body, [RNG.random((1, 3, 5), np.float32), RNG.random((1, 4, 5), np.float32)])
+    assert len(steps(plan, Launch)) == 2
+    assert not steps(plan, Copy)
+
+
+def test_an_operand_that_is_needed_twice_is_copied_once() -> None:
+    def body(g, x):
+        a = g.one(Unary("exp"), x)
+        b = g.one(Concat(0), a, g.one(Unary("neg"), a))
+        return [g.one(Concat(0), a, b, a)]
+
+    plan = run([f32(6, 5)], body, [RNG.random((6, 5), np.float32)])
+    assert len(steps(plan, Copy)) == 2
+
+
+def test_growing_features_as_in_dense_networks() -> None:
+    def body(g, x):
+        for _ in range(4):
+            x = g.one(Concat(1), x, g.one(Binary("add"), g.one(Reduce("sum", (1,), True), x), g.one(constant(np.float32(1)))))
+        return [g.one(Unary("sqrt"), x)]
+
+    run([f32(1, 2, N)], body, [RNG.random((1, 2, 7), np.float32)])
+
+
+def test_inputs_constants_and_outputs_may_be_operands() -> None:
+    def body(g, x):
+        c = g.one(constant(np.arange(4, dtype=np.float32)))
+        y = g.one(Unary("exp"), x)
+        return [y, g.one(Concat(0), x, c, y, x)]
+
+    run([f32(3)], body, [RNG.random(3, np.float32)])
+
+
+@pytest.mark.parametrize(("shape", "axis", "joined"), [((1, 2, 3), 1, True), ((2, 2, 3), 1, False), ((2, 3), 0, True), ((1, 1, 3), 2, True)])
+def test_only_outer_axes_of_extent_one_join_in_place(shape, axis, joined) -> None:
+    f = function("p", [f32(*shape), f32(*shape)], lambda g, x, y: [g.one(Concat(axis), x, y)])
+    assert is_joined_in_place(f.results[0].node) is joined
+    run([f32(*shape), f32(*shape)], lambda g, x, y: [g.one(Concat(axis), x, y)], [RNG.random(shape, np.float32) for _ in range(2)])
+
+
+def test_a_slice_of_the_outer_axis_is_a_part_of_its_operand() -> None:
+    def body(g, x):
+        y = g.one(Unary("exp"), x)
+        return [g.one(Binary("add"), g.one(part(y, 1, 0, 2), y), g.one(part(y, 1, 2, 2), y))]
+
+    plan = run([f32(1, 4, 5)], body, [RNG.random((1, 4, 5), np.float32)])
+    assert len(steps(plan, Launch)) == 2
+
+
+@pytest.mark.parametrize(("shape", "axis", "found"), [((4, 3), 0, 0), ((4, 3), 1, None), ((1, 4, 3), 1, 1), ((1, 1, 3), 2, 2)])
+def test_which_slices_are_parts(shape, axis, found) -> None:
+    f = function("p", [f32(*shape)], lambda g, x: [g.one(part(x, axis, 1, 1), x)])
+    assert cut_axis(f.results[0].node) == found
+
+
+def test_steps_and_reversals_are_no_parts() -> None:
+    backwards = Slice(as_shape((3, 0)), as_shape((4, 3)), (-1, 1))
+    f = function("p", [f32(4, 3)], lambda g, x: [g.one(backwards, x)])
+    assert cut_axis(f.results[0].node) is None
+
+
+def test_a_slice_that_is_an_output_is_copied() -> None:
+    run([f32(5, 2)], lambda g, x: [g.one(part(x, 0, 1, 3), x)], [RNG.random((5, 2), np.float32)])
