@@ -21,6 +21,7 @@ from tilewright.runtime.executable import aligned_empty
 from tilewright.support.cache import Cache
 from tilewright.support.errors import MemoryLimitError
 from tilewright.support.hashing import content_hash
+from tilewright.support.host_limits import usable_memory
 from tilewright.support.progress import NullProgress, Progress
 from tilewright.support.settings import Settings
 from tilewright.target.cpu.entry import RuntimeCheck, emit_entry
@@ -39,6 +40,9 @@ from tilewright.transform.recognise import recognise_composites
 from tilewright.transform.simplify import simplify_graph
 from tilewright.transform.sink_constants import sink_constants
 from tilewright.transform.verify import verify_module
+
+
+ENTRY = "tilewright_entry"  # stands for the entry's symbol, which is the hash of its own text
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +117,9 @@ def compile_module(
             plan, constants = build_plan(module, groups, lambda: stage.advance(1))
         offsets, total = constant_offsets([constant.type for constant in constants])
         check_memory(plan, total, settings)
-        entry = f"tw_entry_{content_hash(repr(plan.steps))[:16]}"
-        text, checks = emit_entry(plan, machine, entry, offsets)
-        groups.submit(entry, text)
+        text, checks = emit_entry(plan, machine, ENTRY, offsets)
+        entry = f"tw_entry_{content_hash(text)[:16]}"
+        groups.submit(entry, text.replace(ENTRY, entry))
         weights = aligned_empty(total)
         with progress.stage("weights", len(constants)) as stage:
             for constant, offset in zip(constants, offsets, strict=True):
@@ -139,15 +143,24 @@ def constant_offsets(types: Sequence[TensorType]) -> tuple[list[int], int]:
 
 
 def check_memory(plan: Plan, weights: int, settings: Settings) -> None:
-    """Refuse a plan that is known to need more than `settings.max_memory`."""
-    if settings.max_memory is not None and plan.arena_bytes.is_const:
-        needed = int(plan.arena_bytes.value) + weights
-        if needed > settings.max_memory:
-            raise MemoryLimitError(
-                f"the model needs {needed:,} bytes, the limit is {settings.max_memory:,}",
-                why=f"weights {weights:,}, working memory {int(plan.arena_bytes.value):,}",
-                hint="raise max_memory, or compile for smaller dims",
-            )
+    """Refuse a plan that is known to need more than `settings.max_memory`, or than this machine has. Says which node needs most."""
+    limit = settings.max_memory or usable_memory()
+    arena = int(plan.arena_bytes.value) if plan.arena_bytes.is_const else 0
+    if limit is None or arena + weights <= limit:
+        return
+    launches = [step for step in walk_steps(plan.steps) if isinstance(step, Launch) and step.origins]
+    largest = max(launches, key=operand_bytes, default=None)
+    raise MemoryLimitError(
+        f"the model needs {arena + weights:,} bytes, the limit is {limit:,}",
+        where=None if largest is None else f"{largest.origins[0]}, with {operand_bytes(largest):,} bytes of operands and results",
+        why=f"weights {weights:,}, working memory {arena:,}",
+        hint="raise max_memory, or compile for smaller dims" if settings.max_memory else "compile for smaller dims, or on a larger machine",
+    )
+
+
+def operand_bytes(step: Launch) -> int:
+    """Bytes of a kernel's operands and results, those of symbolic size left out."""
+    return sum(int(place.type.bytes.value) for place in step.args if place.type.bytes.is_const)
 
 
 def make_manifest(
