@@ -125,6 +125,7 @@ def compile_module(
             for constant, offset in zip(constants, offsets, strict=True):
                 array = constant.array()
                 weights[offset : offset + array.nbytes] = array.reshape(-1).view("uint8") if array.nbytes else []
+                weights[offset + array.nbytes : offset + -(-array.nbytes // ALIGNMENT) * ALIGNMENT] = 0  # builds are identical, bytes between too
                 stage.advance(1)
         with progress.stage("code", len(groups.pending)):
             objects = groups.objects()
