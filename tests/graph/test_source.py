@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -23,6 +25,16 @@ def test_equal_constants_are_one_node():
     assert a is not constant(np.arange(6))
     assert constant(0.0, dtypes.float32) is not constant(-0.0, dtypes.float32)
     assert constant(np.nan, dtypes.float32) is constant(np.nan, dtypes.float32)
+
+
+def test_constants_compare_while_the_interpreter_ends(monkeypatch):
+    x, y = np.zeros(1000, np.float32), np.zeros(1000, np.float32)
+    y[7] = 1
+    a, b = ConstantData(x), ConstantData(y)
+    monkeypatch.setattr(sys, "meta_path", None)
+    monkeypatch.setattr(sys, "modules", {})
+    assert a != b
+    assert a == ConstantData(x)
 
 
 def test_constants_that_differ_between_samples_are_told_apart():

@@ -61,7 +61,8 @@ class ConstantData:
             return False
         if self.dtype is dtypes.string:
             return bool(np.array_equal(a, b))
-        if a.ctypes.data == b.ctypes.data and a.strides == b.strides:
+        # not `.ctypes`, which imports: weak tables still compare when the interpreter ends
+        if a.__array_interface__["data"] == b.__array_interface__["data"] and a.strides == b.strides:
             return True
         return bool(np.array_equal(_bytes_of(a), _bytes_of(b)))
 
