@@ -5,6 +5,7 @@ The process reads one JSON request a line (`{"seed": 1, "like": []}` or `{"file"
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -36,11 +37,20 @@ class Worker:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+    def stop(self) -> int:
+        """End the process, if there is one; its exit code."""
+        if self.process is None:
+            return 0
+        self.process.kill()
+        return self._gone()
+
+    def _gone(self) -> int:
+        assert self.process is not None and self.process.stdin is not None
+        code = self.process.wait()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process = None
+        return code
 
     def ask(self, request: dict[str, Any]) -> Finding | None:
         """The finding of a case, if there is one."""
@@ -57,8 +67,7 @@ class Worker:
         except BrokenPipeError:
             line = ""
         if not line:
-            code = self.process.wait()
-            self.process = None
+            code = self._gone()
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return Finding("crash", f"the process ended with {name}")
         answer = json.loads(line)
@@ -72,8 +81,9 @@ class Worker:
 
 
 def _listen(stream: TextIO, answers: queue.Queue[str]) -> None:
-    for line in stream:
-        answers.put(line)
+    with stream:
+        for line in stream:
+            answers.put(line)
     answers.put("")
 
 
