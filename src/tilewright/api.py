@@ -20,7 +20,7 @@ from tilewright.runtime.artifact import load as load_artifact
 from tilewright.runtime.examples import hints_in
 from tilewright.runtime.executable import Executable, load
 from tilewright.support.cache import Cache, open_cache
-from tilewright.support.errors import ArtifactError, SettingsError
+from tilewright.support.errors import ArtifactError, InternalError, SettingsError, TilewrightError
 from tilewright.support.hashing import content_hash, hash_file, hash_tree
 from tilewright.support.progress import Progress, make_progress
 from tilewright.support.settings import Settings, current_settings
@@ -78,10 +78,17 @@ def make_artifact(model: Any, target: str, dims: Dims | None, settings: Settings
 def compile_loaded(
     loaded: LoadedModel, dims: Mapping[str, DimRange | int], machine: Machine, settings: Settings, cache: Cache | None, progress: Progress
 ) -> Compiled:
-    """Compile an opened model, and keep everything that was made on the way."""
-    with progress.stage("import"):
-        module = import_model(loaded, dims).module
-    return compile_module(module, machine, settings, cache, progress, described(loaded))
+    """Compile an opened model, and keep everything that was made on the way. Raises TilewrightErrors only, but for lack of memory and
+    interrupts."""
+    try:
+        with progress.stage("import"):
+            module = import_model(loaded, dims).module
+        return compile_module(module, machine, settings, cache, progress, described(loaded))
+    except (TilewrightError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise InternalError("the model cannot be compiled", where=loaded.source, why=why) from error
 
 
 def described(loaded: LoadedModel) -> dict[str, Any]:

@@ -298,7 +298,7 @@ def test_broken_graphs(text: str, message: str) -> None:
         ("m (float[2,3] x) => (float[2,3] y) { y = Transpose<perm = [0, 0]>(x) }", "permutation"),
         ("m (float[2,3] x) => (float[2,3] y) { y = Softmax<axis = 2>(x) }", "axis 2 is out of range"),
         ("m (float[2,3] x) => (float[5] y) <int64[1] s = {5}> { y = Reshape(x, s) }", "numbers of elements differ"),
-        ("m (float[2,3] x) => (float[n] y) { y = Add(x) }", "Add needs input 1"),
+        ("m (float[2,3] x) => (float[n] y) { y = Add(x) }", "Add has 1 input"),
         ("m (float[2,3] x, float[4,5] w) => (float[2,5] y) { y = MatMul(x, w) }", "sizes 3 and 4 do not match"),
     ],
 )

@@ -306,6 +306,8 @@ class NodeContext:
         known = self.contents(value)
         if known is not None:
             return tuple(known.reshape(-1))
+        if value.type.rank != 1:
+            raise ModelError(f"{self.op_type} takes sizes of shape {list(value.shape)}", where=self.where, why="they must be a list")
         (count,) = value.shape
         if not count.is_const:
             raise UnsupportedOperatorError(f"{self.op_type} whose rank depends on data is not supported", where=self.where)

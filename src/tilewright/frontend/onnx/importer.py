@@ -13,11 +13,20 @@ from tilewright.frontend.onnx.bodies import schema_function
 from tilewright.frontend.onnx.context import ModelState, NodeContext, origin_of
 from tilewright.frontend.onnx.inputs import DimRange, Dims
 from tilewright.frontend.onnx.loader import LoadedModel
+from tilewright.frontend.onnx.node_check import check_node
 from tilewright.frontend.onnx.operators.sequence import ACCEPTING
 from tilewright.frontend.onnx.registry import IMPORTERS
 from tilewright.graph.node import Function, Module, Origin, Parameter, Value
 from tilewright.graph.ops import Constant, ConstantData
-from tilewright.support.errors import GraphError, ModelError, TilewrightError, UnsupportedOperatorError
+from tilewright.ir import dtypes
+from tilewright.support.errors import (
+    GraphError,
+    InternalError,
+    ModelError,
+    TilewrightError,
+    UnsupportedDtypeError,
+    UnsupportedOperatorError,
+)
 
 __all__ = ["DimRange", "GraphImporter", "Imported", "import_model"]
 
@@ -66,6 +75,9 @@ class GraphImporter:
                 self.problems.append(error)
             except RecursionError:
                 raise ModelError("the model nests too deeply", where=str(self.origin(node))) from None
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}"
+                raise InternalError(f"{node.op_type} cannot be imported", where=str(self.origin(node)), why=why) from error
 
     def node(self, node: onnx.NodeProto, scope: Scope, defined: set[str]) -> None:
         domain = "" if node.domain == "ai.onnx" else node.domain
@@ -77,6 +89,8 @@ class GraphImporter:
                 hint="convert the model: onnx.version_converter.convert_version(model, 13)",
             )
         function = self.functions.get((domain, node.op_type, node.overload))
+        if function is None:
+            check_node(node, version, domain)
         importer = None if function is not None else IMPORTERS.get((domain, node.op_type))
         inputs = self.inputs(node, scope, defined)
         if inputs is None:
@@ -309,6 +323,8 @@ def _outputs(graph: onnx.GraphProto, scope: Scope, state: ModelState, skip_missi
             raise GraphError(f"the graph's output '{info.name}' is not defined by any node", where=state.model.source)
         if value in state.sequences:
             raise ModelError(f"output '{info.name}' is a sequence of tensors", hint="only tensors can be results of a compiled model")
+        if value.type.dtype is dtypes.string:
+            raise UnsupportedDtypeError(f"output '{info.name}' holds strings", hint="only numbers can be results of a compiled model")
         results.append(value)
         names.append(info.name)
     return tuple(results), tuple(names)

@@ -9,9 +9,10 @@ import onnx
 
 from tilewright.frontend.onnx.context import ModelState
 from tilewright.frontend.onnx.loader import dtype_of
+from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.types import TensorType
-from tilewright.support.errors import ModelError
+from tilewright.support.errors import ModelError, UnsupportedDtypeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,11 @@ class Dims:
                 f"input '{info.name}' has no shape, so that its rank is not known",
                 hint="run shape inference on the model or declare the shape",
             )
+        dtype = dtype_of(tensor.elem_type, f"input '{info.name}'")
+        if dtype is dtypes.string:
+            raise UnsupportedDtypeError(f"input '{info.name}' holds strings", hint="only numbers can be passed to a compiled model")
         shape = tuple(self.dim(dim, f"{info.name}_{axis}") for axis, dim in enumerate(tensor.shape.dim))
-        return TensorType(dtype_of(tensor.elem_type, f"input '{info.name}'"), shape)
+        return TensorType(dtype, shape)
 
     def dim(self, dim: onnx.TensorShapeProto.Dimension, unnamed: str) -> Expr:
         if dim.HasField("dim_value") and dim.dim_value >= 0:

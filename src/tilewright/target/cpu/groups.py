@@ -6,7 +6,7 @@ options, so that nothing that can change it is left out of the key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -17,8 +17,9 @@ from tilewright.kernel.nodes import Kernel, with_fields
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.verify import verify
 from tilewright.machine.description import Machine
-from tilewright.plan.build import CompiledGroup, Layout
+from tilewright.plan.build import CompiledGroup, Layout, origins_of
 from tilewright.support.cache import Cache
+from tilewright.support.errors import InternalError, TilewrightError
 from tilewright.support.hashing import content_hash
 from tilewright.support.settings import Settings
 from tilewright.target.cpu.codegen.kernel import generate, workspace_bytes
@@ -71,13 +72,24 @@ class GroupCompiler:
         if not isinstance(node.op, Fused):
             raise TypeError(f"{node!r} is not a fused group")
         constants = frozenset(i for i, value in enumerate(node.inputs) if isinstance(value.op, Constant))
-        key = (node.op.body, constants)
+        body = node.op.body
+        key = (body, constants)
         found = self.codes.get(key)
         if found is None:
-            found = make_code(node.op.body, constants, self.machine, self.settings)
+            found = self.located(node, lambda: make_code(body, constants, self.machine, self.settings))
             self.codes[key] = found
             self.submit(found.symbol, found.ir)
         return found
+
+    @staticmethod
+    def located(node: Node, compile_group: Callable[[], GroupCode]) -> GroupCode:
+        """What `compile_group` gives; errors say which nodes of the model the group computes, also those that are our own fault."""
+        try:
+            return compile_group()
+        except TilewrightError as error:
+            raise error.located(named(node)) from error.__cause__
+        except Exception as error:
+            raise InternalError("a kernel cannot be compiled", where=named(node), why=f"{type(error).__name__}: {error}") from error
 
     def submit(self, symbol: str, ir: str) -> None:
         """Have LLVM compile a module, unless that is under way or in the cache."""
@@ -90,6 +102,13 @@ class GroupCompiler:
     def objects(self) -> dict[str, bytes]:
         """Object code by symbol, when all of it is there."""
         return {symbol: future.result() for symbol, future in sorted(self.pending.items())}
+
+
+def named(node: Node) -> str:
+    """The model's nodes that a fused group computes, as error messages name them: the first few."""
+    names = [str(origin) for origin in origins_of(node)]
+    more = [f"and {len(names) - 3} more"] if len(names) > 3 else []
+    return ", ".join([*names[:3], *more]) or "a node that the compiler made"
 
 
 def cached_object(ir: str, target: LlvmTarget, options: LlvmOptions, cache: Cache | None) -> bytes:

@@ -13,12 +13,15 @@ from tilewright.graph.shapes import dims_equal, is_one
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, const
-from tilewright.support.errors import ModelError, UnsupportedOperatorError
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedOperatorError
 
 
 def contract(ctx: NodeContext, a: Value, left: str, b: Value, right: str, result: str, dtype: DType | None = None) -> Value:
     """sum of a[left] * b[right] over the letters that `result` lacks. Where a dim of 1 meets a larger one it broadcasts, without
     being materialised; dims that the model asserts to be equal are refined."""
+    for value, letters in ((a, left), (b, right)):
+        if value.type.rank != len(letters):
+            raise ShapeError(f"{ctx.op_type} of {value.type!r}", where=ctx.where, why=f"it takes tensors of rank {len(letters)} here")
     sizes = _letter_sizes([(a, left), (b, right)])
     a, left = _without_ones(ctx, a, left, sizes)
     b, right = _without_ones(ctx, b, right, sizes)
@@ -43,7 +46,7 @@ def _without_ones(ctx: NodeContext, value: Value, letters: str, sizes: Mapping[s
     value = ctx.reshape(value, [dim for _, dim in kept])
     for letter, dim in kept:
         if dim.is_const and sizes[letter].is_const and not dims_equal(dim, sizes[letter]):
-            raise ModelError(f"{ctx.op_type}: sizes {sizes[letter]!r} and {dim!r} do not match", where=ctx.where)
+            raise ShapeError(f"{ctx.op_type}: sizes {sizes[letter]!r} and {dim!r} do not match", where=ctx.where)
     return ctx.refine(value, [sizes[letter] for letter, _ in kept]), "".join(letter for letter, _ in kept)
 
 

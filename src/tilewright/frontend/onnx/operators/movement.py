@@ -38,6 +38,8 @@ def reshape(ctx: NodeContext) -> Value:
 
 def _resolved(ctx: NodeContext, x: Value, target: Value, keep_zero: bool) -> Value:
     """A shape that is known at run time only, with its 0 and -1 replaced."""
+    if target.type.rank != 1:
+        raise ModelError(f"Reshape takes a shape of shape {list(target.shape)}", where=ctx.where, why="it must be a list")
     (rank,) = target.shape
     if not keep_zero and rank.is_const:
         own = [*x.shape, *[const(1)] * int(rank.value)][: int(rank.value)]
@@ -164,7 +166,9 @@ def split(ctx: NodeContext) -> list[Value]:
     elif ctx.has(1):
         sizes = list(ctx.as_sizes(ctx.input(1)))
     else:
-        count = ctx.attribute("num_outputs", ctx.output_count)
+        count = ctx.output_count
+        if ctx.attribute("num_outputs", count) != count:
+            raise ModelError(f"Split has {count} results and num_outputs {ctx.attribute('num_outputs')}", where=ctx.where)
         dim = x.shape[axis]
         each = ceil_quotient(dim, count)
         sizes = [each] * (count - 1) + [canonical(dim - each * (count - 1))]
@@ -172,6 +176,8 @@ def split(ctx: NodeContext) -> list[Value]:
             exact, divides = quotient([dim], [const(count)])
             if divides or ctx.version < 18:
                 sizes = [exact] * count
+    if len(sizes) < ctx.output_count:
+        raise ModelError(f"Split has {len(sizes)} sizes for {ctx.output_count} results", where=ctx.where)
     starts = [const(0)]
     for size in sizes:
         starts.append(canonical(starts[-1] + size))
@@ -194,6 +200,9 @@ def slice_(ctx: NodeContext) -> Value:
             return _slice_open(ctx, x, starts, ends)
         axes = range(len(starts)) if known_axes is None else known_axes.tolist()
         steps = [1] * len(starts) if known_steps is None else known_steps.tolist()
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        counts = f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps"
+        raise ModelError(f"Slice has {counts}", where=ctx.where, why="it takes as many of each")
     first, sizes, strides = [const(0)] * rank, list(x.shape), [1] * rank
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = ctx.axis(axis, rank)
@@ -219,6 +228,8 @@ def _slice_open(ctx: NodeContext, x: Value, starts: Sequence[Expr], ends: Sequen
         name = f"{ctx.node.output[0]}_step"
         steps = list(ctx.as_sizes(ctx.input(4), name, lo=None))
         sizes = list(ctx.as_sizes(ctx.unary("abs", ctx.input(4)), f"{name}_size", lo=1))
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise ModelError("Slice has different numbers of starts, ends, axes and steps", where=ctx.where)
     for i, (mark, dim) in enumerate(zip(chosen(axes, rank), x.shape, strict=True)):
         if mark is ex.FALSE:
             continue
