@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from tilewright.ir.types import as_shape
 from tilewright.runtime import executable as executable_module
 from tilewright.runtime.artifact import HEADER, Artifact
 from tilewright.runtime.executable import KEPT_ARENAS, Executable, load
+from tilewright.runtime.host_features import host_platform, platform_of
 from tilewright.support.errors import ArtifactError, InputError, ShapeError
 
 rng = np.random.default_rng(1)
@@ -229,6 +231,27 @@ def test_memory_is_a_formula_of_the_sizes(two_inputs: Executable) -> None:
     assert two_inputs.memory(n=2, k=4)["weights"] == 0
 
 
+@pytest.mark.parametrize("sizes", [{}, {"n": 2}, {"n": 2, "k": 4, "m": 3}, {"n": -1, "k": 4}, {"n": "2", "k": 4}])
+def test_sizes_of_memory_are_checked(two_inputs: Executable, sizes: dict[str, Any]) -> None:
+    artifact = two_inputs.artifact
+    manifest = {**artifact.manifest, "memory": {**artifact.manifest["memory"], "arena": "n * k * 4"}}
+    executable = Executable(Artifact(manifest, artifact.objects, artifact.pool, artifact.weights), 1)
+    assert executable.memory(n=2, k=4)["arena"] == 32
+    with pytest.raises(InputError, match="size"):
+        executable.memory(**sizes)
+
+
+@pytest.mark.parametrize("inputs", [[floats(2, 4)], floats(2, 4), None])
+def test_run_takes_a_mapping_only(one_input: Executable, inputs: Any) -> None:
+    with pytest.raises(InputError, match="run takes a mapping"):
+        one_input.run(inputs)
+
+
+def test_pickling_says_what_to_do_instead(one_input: Executable) -> None:
+    with pytest.raises(TypeError, match=r"save\(\) it"):
+        pickle.dumps(one_input)
+
+
 def test_no_thread_count_below_one(one_input: Executable) -> None:
     with pytest.raises(InputError, match="cannot run on 0 threads"):
         Executable(one_input.artifact, 0)(floats(2, 4))
@@ -296,6 +319,18 @@ def test_code_for_another_processor_is_refused(one_input: Executable, monkeypatc
     artifact = one_input.artifact
     target = {**artifact.manifest["target"], "isa": ["a-feature-of-the-future"]}
     with pytest.raises(ArtifactError, match="a-feature-of-the-future"):
+        Executable(Artifact({**artifact.manifest, "target": target}, artifact.objects, artifact.pool, artifact.weights))
+
+
+@pytest.mark.parametrize(
+    "triple", ["riscv64-unknown-linux-gnu", "x86_64-pc-windows-msvc", "arm64-apple-macosx", "aarch64-unknown-linux-musl"]
+)
+def test_code_for_another_platform_is_refused(one_input: Executable, triple: str) -> None:
+    artifact = one_input.artifact
+    if platform_of(triple) == host_platform():
+        triple = "x86_64-unknown-linux-gnu"
+    target = {**artifact.manifest["target"], "triple": triple}
+    with pytest.raises(ArtifactError, match="the artifact was compiled for"):
         Executable(Artifact({**artifact.manifest, "target": target}, artifact.objects, artifact.pool, artifact.weights))
 
 

@@ -84,7 +84,10 @@ class Executable:
         """Results by name."""
         return dict(zip((spec.name for spec in self.outputs), self._invoke(inputs), strict=True))
 
-    def _invoke(self, given: Mapping[str, Any]) -> list[Array]:
+    def _invoke(self, given: Any) -> list[Array]:
+        if not isinstance(given, Mapping):
+            what = f"run takes a mapping of arrays by name, not a {type(given).__name__}"
+            raise InputError(what, where=self._signature(), hint="call the executable itself for arrays by position")
         known = {spec.name for spec in self.inputs}
         extra = [name for name in given if name not in known]
         missing = [spec.name for spec in self.inputs if spec.name not in given]
@@ -159,12 +162,29 @@ class Executable:
         return "inputs are " + ", ".join(map(repr, self.inputs))
 
     def memory(self, **sizes: int) -> dict[str, int]:
-        """Bytes that an inference at `sizes` needs: `arena` (planned peak, without outputs of data-dependent size), `weights`."""
+        """Bytes that an inference at `sizes` needs: `arena` (planned peak, without outputs of data-dependent size), `weights`.
+        Raises InputError when a size is missing, negative or unknown."""
+        self._expect_sizes(sizes)
         return {"arena": self._arena_bytes(sizes), "weights": int(self._weights.nbytes)}
+
+    def _expect_sizes(self, sizes: Mapping[str, Any]) -> None:
+        known = [size.name for size in self.sizes]
+        about = f"the sizes are {', '.join(known)}" if known else "the model has no sizes: all dims are fixed"
+        for name, value in sizes.items():
+            if name not in known:
+                raise InputError(f"the model has no size '{name}'", why=about)
+            if not isinstance(value, (int, np.integer)) or value < 0:
+                raise InputError(f"the size {name} cannot be {value!r}", why="sizes are integers from 0 up")
+        missing = [name for name in self._arena_bytes.names if name not in sizes]
+        if missing:
+            raise InputError(f"the size {missing[0]} is missing", why=about, hint=f"memory({', '.join(f'{name}=8' for name in missing)})")
 
     def save(self, path: str | Path) -> None:
         """Write the artifact to a file; it appears complete or not at all."""
         files.save(self.artifact, path)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an Executable cannot be copied or pickled: save() it, and tilewright.load() the file where it is needed")
 
     def __repr__(self) -> str:
         return f"<Executable ({', '.join(map(repr, self.inputs))}) -> ({', '.join(map(repr, self.outputs))})>"
@@ -179,10 +199,17 @@ def _aligned(weights: Array) -> Array:
 
 
 def _require_features(manifest: Mapping[str, Any]) -> None:
-    """Refuse code for instructions that this processor lacks, instead of crashing on them."""
-    from tilewright.runtime.host_features import missing_features
+    """Refuse code for another platform, or for instructions that this processor lacks, instead of crashing on it."""
+    from tilewright.runtime.host_features import host_platform, missing_features, platform_of
 
     target = manifest.get("target", {})
+    wanted = platform_of(str(target.get("triple", "")))
+    if wanted != host_platform():
+        raise ArtifactError(
+            f"the artifact was compiled for {wanted}, this is {host_platform()}",
+            where=target.get("name"),
+            hint="compile it for this machine: --target cpu",
+        )
     lacking = missing_features(target.get("isa", ()))
     if lacking:
         raise ArtifactError(

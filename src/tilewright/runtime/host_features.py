@@ -1,9 +1,30 @@
-"""Which instruction set features this processor has, as far as the runtime must know to refuse foreign code."""
+"""Which platform this is and which instruction set features its processor has, as far as the runtime must know to refuse foreign code."""
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Iterable
 from functools import cache
+
+_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+_SYSTEMS = {"linux": "linux", "windows": "windows", "win32": "windows", "darwin": "macos", "macos": "macos"}  # starts of names
+
+
+def host_platform() -> str:
+    """Architecture and operating system of this process, such as `x86_64 linux`."""
+    return _platform(platform.machine().lower(), sys.platform)
+
+
+def platform_of(triple: str) -> str:
+    """The same of an LLVM triple, such as `arm64-apple-macosx`."""
+    arch, *rest = triple.split("-")
+    return _platform(arch, *rest)
+
+
+def _platform(arch: str, *systems: str) -> str:
+    known = (name for text in systems for start, name in _SYSTEMS.items() if text.startswith(start))
+    return f"{_ARCHITECTURES.get(arch, arch)} {next(known, 'unknown')}"
 
 
 @cache
