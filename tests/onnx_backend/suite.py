@@ -1,9 +1,10 @@
 """The ONNX backend suite on compiled code: each case compiled, run, and compared within the suite's tolerance.
 
 Outcomes: `pass`; `unsupported`, when compiling raises a TilewrightError that says what is missing; `random`, when the expected numbers come
-from another generator; `inexact`, when errors are within the tolerance of the greatest value but not of each value (the suite's expected
-results are rounded too); `wrong`, when a result differs or running raises; `error`, when the compiler itself is at fault; `crash`, when
-the process dies or hangs. Of the symbolic variant also `same`: the model has no dims to make symbolic.
+from another generator; `disputed`, when the suite and ONNX Runtime expect different things; `inexact`, when errors are within the
+tolerance of the greatest value but not of each value (the suite's expected results are rounded too); `wrong`, when a result differs or
+running raises; `error`, when the compiler itself is at fault; `crash`, when the process dies or hangs. Of the symbolic variant also
+`same`: the model has no dims to make symbolic.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-OUTCOMES = ("pass", "unsupported", "random", "inexact", "wrong", "error", "crash", "same")
+OUTCOMES = ("pass", "unsupported", "random", "disputed", "inexact", "wrong", "error", "crash", "same")
 VARIANTS = ("static", "symbolic")
 FAULTS = ("wrong", "error", "crash")
 BATCH = 40  # cases that one process runs: enough to pay for its start, few enough to find what a case leaves behind
