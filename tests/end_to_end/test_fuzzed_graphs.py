@@ -72,6 +72,17 @@ GRAPHS = {
         """,
         ({"N": 7}, {"N": 40}),
     ),
+    "tails of one narrow element, of which too many bytes were stored": Graph(
+        """
+        def main(x: bfloat16[4, 33, 5], w: bfloat16[4, 5]):
+            v0 = contract(x, w, spec="bmk,bk->bm", dtype=bfloat16)
+            v1 = cast(v0, dtype=float32)
+            v2 = unary(v1, fn="floor")
+            v3 = cast(v2, dtype=int8)
+            return v0, v3
+        """,
+        ({}, {}),  # of two inferences one has the forbidden page right behind its results
+    ),
 }
 
 

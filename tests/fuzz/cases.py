@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.fuzz.graphs import grow
+from tests.fuzz.guarded import guarded_copy, guarded_runtime
 from tests.fuzz.noise import Expected, disagreement, expectations
 from tilewright.compiler import compile_module
 from tilewright.graph.node import Function, Module
@@ -94,10 +95,16 @@ def run_case(case: Case) -> Finding | None:
     except Exception as error:
         return Finding("error", f"{type(error).__name__} while compiling: {error}", None)
     for turn in (*range(len(wanted)), 0):  # the first again at the end: memory left by others must not matter
+        at_end = bool((case.seed + turn) % 2)
+        inputs = [guarded_copy(array, at_end) for array in case.inputs[turn]]
         try:
-            results = executable.run(dict(zip(module.input_names, case.inputs[turn], strict=True)))
+            with guarded_runtime(executable, at_end):
+                results = executable.run(dict(zip(module.input_names, inputs, strict=True)))
         except Exception as error:
             return Finding("error", f"{type(error).__name__} while running: {error}", None)
+        for i, (mine, given) in enumerate(zip(inputs, case.inputs[turn], strict=True)):
+            if mine.tobytes() != given.tobytes():
+                return Finding("wrong", f"input {i} was overwritten")
         for i, (name, expected) in enumerate(zip(module.output_names, wanted[turn], strict=True)):
             wrong = None if expected is None else disagreement(results[name], expected)
             if wrong is not None:

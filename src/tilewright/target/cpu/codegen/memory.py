@@ -108,6 +108,12 @@ def store_vector(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], val
         if em.mask is None or _is_owned(em, buffer, uniform, constant, 1):
             _store_owned(em, raw, element, pointer, align)
             return
+        only = _only_lane(em.mask)
+        if only is not None:
+            # Of values that were truncated, LLVM's x86 back end (20 to 22, AVX-512) would store all bits of the wide element.
+            one = fn.op(f"extractelement {type_} {raw}, i64 {only}")
+            fn.do(f"store {element} {one}, ptr {address(em, buffer, uniform, constant + only)}, align {align}")
+            return
         name = f"@llvm.masked.store.{mangled(element, lanes)}.p0"
         fn.module.declare(f"declare void {name}({type_}, ptr, i32 immarg, {mask_type})")
         fn.do(f"call void {name}({type_} {raw}, ptr {pointer}, i32 {align}, {mask_type} {em.mask})")
@@ -122,6 +128,13 @@ def store_vector(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], val
     fn.module.declare(f"declare void {name}({type_}, <{lanes} x ptr>, i32 immarg, {mask_type})")
     mask = "splat (i1 true)" if em.mask is None else em.mask
     fn.do(f"call void {name}({type_} {raw}, <{lanes} x ptr> {pointers}, i32 {align}, {mask_type} {mask})")
+
+
+def _only_lane(mask: Operand) -> int | None:
+    """The lane of a constant mask that has one, else None."""
+    text = str(mask)
+    lanes = text.strip("<>").split(", ") if text.startswith("<") else []
+    return lanes.index("i1 true") if lanes.count("i1 true") == 1 else None
 
 
 def _load_contiguous(em: ExprEmitter, buffer: Buffer, uniform: Terms, constant: int, owned: bool) -> str:

@@ -1,0 +1,62 @@
+"""Memory between pages that nobody may touch: reading or writing one byte past an array ends the process, which the fuzzer notices.
+
+Inputs, outputs, weights and the arena of an inference lie at the very end of their pages, or at the very start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import numpy as np
+
+from tilewright.runtime import executable as runtime
+from tilewright.runtime.executable import Executable
+
+Array = np.ndarray
+PAGE = mmap.PAGESIZE
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def guarded_bytes(size: int, at_end: bool) -> Array:
+    """`size` bytes with a forbidden page right after them, or right before."""
+    whole = -(-size // PAGE) * PAGE
+    memory = mmap.mmap(-1, whole + 2 * PAGE)
+    first = np.frombuffer(memory, np.uint8)
+    address = first.ctypes.data
+    for page in (address, address + PAGE + whole):
+        if _libc.mprotect(ctypes.c_void_p(page), PAGE, 0) != 0:
+            raise OSError(ctypes.get_errno(), "mprotect failed")
+    start = PAGE + (whole - size if at_end else 0)
+    return first[start : start + size]
+
+
+def guarded_array(shape: Sequence[int], dtype: np.dtype, at_end: bool) -> Array:
+    """An uninitialised array with guards; filled with 0xA5, so that what was never written shows."""
+    dtype = np.dtype(dtype)
+    raw = guarded_bytes(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, at_end)
+    raw[:] = 0xA5
+    return raw.view(dtype).reshape(shape)
+
+
+def guarded_copy(array: Array, at_end: bool) -> Array:
+    copy = guarded_array(array.shape, array.dtype, at_end)
+    copy[...] = array
+    return copy
+
+
+@contextmanager
+def guarded_runtime(executable: Executable, at_end: bool) -> Iterator[None]:
+    """Inside, inferences of the executable get guarded outputs, arenas and weights."""
+    weights = executable._weights
+    proxy = SimpleNamespace(**{**vars(np), "empty": lambda shape, dtype=float: guarded_array(tuple(np.atleast_1d(shape)), dtype, at_end)})
+    with patch.object(runtime, "np", proxy), patch.object(runtime, "aligned_empty", lambda size: guarded_bytes(size, at_end)):
+        executable._weights = guarded_copy(weights, at_end)
+        try:
+            yield
+        finally:
+            executable._weights = weights
