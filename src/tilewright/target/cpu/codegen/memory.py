@@ -110,7 +110,7 @@ def store_vector(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], val
             return
         only = _only_lane(em.mask)
         if only is not None:
-            # Of values that were truncated, LLVM's x86 back end (20 to 22, AVX-512) would store all bits of the wide element.
+            # Of values that were truncated, LLVM 22's back end for AVX-512 stores all bits of the wide element.
             one = fn.op(f"extractelement {type_} {raw}, i64 {only}")
             fn.do(f"store {element} {one}, ptr {address(em, buffer, uniform, constant + only)}, align {align}")
             return
