@@ -171,8 +171,9 @@ def test_external_file_of_no_bytes(tmp_path: Path) -> None:
         ({}, "outside of the model's folder"),
         ({"location": "absent.bin"}, "cannot be opened"),
         ({"location": "weights.bin", "offset": "8"}, "too short"),
-        ({"location": "weights.bin", "offset": "-8"}, "too short"),
+        ({"location": "weights.bin", "offset": "-8"}, "malformed"),
         ({"location": "weights.bin", "length": "8"}, "holds 8 bytes"),
+        ({"location": "weights.bin", "length": "-1"}, "malformed"),
         ({"location": "weights.bin", "offset": "many"}, "malformed"),
     ],
 )
@@ -187,6 +188,44 @@ def test_external_data_that_cannot_be_read(tmp_path: Path, entries: dict[str, st
     loaded = load_model(path)
     with pytest.raises(ModelError, match=message):
         loaded.tensor(loaded.proto.graph.initializer[0])
+
+
+def test_links_of_a_download_cache(tmp_path: Path) -> None:
+    """The model and its data are links to files that lie side by side, under other names."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "main"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    array = arrays()["large"]
+    (blobs / "b2").write_bytes(array.tobytes())
+    (blobs / "a1").write_bytes(model_with(external("weights", array, location="model.onnx_data")).SerializeToString())
+    (snapshot / "model.onnx").symlink_to("../../blobs/a1")
+    (snapshot / "model.onnx_data").symlink_to("../../blobs/b2")
+    loaded = load_model(snapshot / "model.onnx")
+    assert np.array_equal(loaded.tensor(loaded.proto.graph.initializer[0]), array)
+
+
+def test_dims_past_all_bounds(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(bytes(16))
+    tensor = external("weights", np.zeros(4, np.float32), location="weights.bin")
+    tensor.dims[:] = [1 << 32, 1 << 32]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model_with(tensor).SerializeToString())
+    loaded = load_model(path)
+    with pytest.raises(ModelError, match="too short"):
+        loaded.tensor(loaded.proto.graph.initializer[0])
+
+
+@pytest.mark.parametrize("model", [None, 3, ["model.onnx"]])
+def test_what_is_no_model_at_all(model: object) -> None:
+    with pytest.raises(ModelError, match="is no model"):
+        load_model(model)
+
+
+def test_an_artifact_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "model.tw"
+    path.write_bytes(b"TILEWRT\x01" + bytes(4088))
+    with pytest.raises(ModelError, match="is an artifact"):
+        load_model(path)
 
 
 def test_external_data_without_a_folder() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import mmap
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ from google.protobuf.message import DecodeError
 from tilewright.frontend.onnx.wire import WireError, cut_weights
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
+from tilewright.runtime.artifact import MAGIC
 from tilewright.support.errors import ModelError, UnsupportedDtypeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -103,7 +106,7 @@ class LoadedModel:
         return result
 
     def _view(self, data: memoryview, offset: int, length: int, dtype: DType, shape: tuple[int, ...], name: str) -> Array:
-        count = int(np.prod(shape, dtype=np.int64)) if shape else 1
+        count = math.prod(shape)
         needed = (count * dtype.bits + 7) // 8
         if needed != length:
             raise ModelError(
@@ -129,7 +132,9 @@ class LoadedModel:
                 f"tensor '{tensor.name}' keeps its data in '{location}', but the model has no folder", hint="give the path of the file"
             )
         path = (self.folder / location).resolve()
-        if not location or not path.is_relative_to(self.folder.resolve()):
+        # download caches keep links to the model and its data, which lie side by side elsewhere
+        folders = (self.folder.resolve(), Path(self.source).resolve().parent)
+        if not location or not any(path.is_relative_to(folder) for folder in folders):
             raise ModelError(f"tensor '{tensor.name}' points outside of the model's folder: '{location}'", where=self.source)
         if location not in self.external:
             try:
@@ -138,12 +143,13 @@ class LoadedModel:
                 raise ModelError(f"external data file '{location}' cannot be opened: {error.strerror}", where=self.source) from None
         data = memoryview(self.external[location])
         try:
-            offset, length = int(info.get("offset", 0)), int(info.get("length", -1))
+            offset, length = int(info.get("offset", 0)), int(info["length"]) if "length" in info else None
+            if offset < 0 or (length is not None and length < 0):
+                raise ValueError
         except ValueError:
             raise ModelError(f"tensor '{tensor.name}' has a malformed external data offset or length", where=self.source) from None
-        count = int(np.prod(shape, dtype=np.int64)) if shape else 1
-        length = (count * dtype.bits + 7) // 8 if length < 0 else length
-        if offset < 0 or offset + length > len(data):
+        length = (math.prod(shape) * dtype.bits + 7) // 8 if length is None else length
+        if offset + length > len(data):
             raise ModelError(
                 f"external data file '{location}' is too short for tensor '{tensor.name}'",
                 where=self.source,
@@ -160,17 +166,23 @@ def _map_file(path: Path) -> Any:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def load_model(model: str | Path | bytes | onnx.ModelProto) -> LoadedModel:
-    """Open a model. Raises ModelError when it is no ONNX model."""
+def load_model(model: Any) -> LoadedModel:
+    """Open a model: a path, the bytes of a file, or an `onnx.ModelProto`. Raises ModelError when it is no ONNX model."""
     if isinstance(model, onnx.ModelProto):
         return LoadedModel(model, "ModelProto")
-    if isinstance(model, bytes):
-        return LoadedModel(_parse(lambda: model, "bytes"), "bytes")
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return LoadedModel(_parse(lambda: bytes(model), "bytes"), "bytes")
+    if not isinstance(model, (str, os.PathLike)):
+        raise ModelError(f"a {type(model).__name__} is no model", hint="give the path of an ONNX file, its bytes, or an onnx.ModelProto")
     path = Path(model)
     try:
         mapped = _map_file(path)
     except OSError as error:
         raise ModelError(f"'{path}' cannot be opened: {error.strerror}", hint="check the path of the model") from None
+    if len(mapped) == 0:
+        raise ModelError(f"'{path}' is not an ONNX model", why="the file is empty", hint="check that the download or export is complete")
+    if bytes(mapped[: len(MAGIC) - 1]) == MAGIC[:-1]:
+        raise ModelError(f"'{path}' is an artifact: it is compiled already", hint="give the model that it was made of, or run it as it is")
     cut: dict[str, tuple[int, int]] = {}
 
     def stripped() -> bytes:
