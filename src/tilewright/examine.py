@@ -71,6 +71,11 @@ class Report:
         return not self.missing
 
     @property
+    def problems(self) -> str:
+        """Their number, in words."""
+        return "1 problem" if len(self.missing) == 1 else f"{len(self.missing)} problems"
+
+    @property
     def exit_code(self) -> int:
         """0, or the exit code of the command: that of an unsupported node if there is one, else that of the first error."""
         codes = [refusal.error.exit_code for refusal in self.missing]
@@ -96,8 +101,10 @@ class Report:
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.model}: {'can be compiled' if self.ok else f'{len(self.missing)} problems'} for {self.target}"]
-        lines += [f"  {refusal.error.where or refusal.node}: {refusal.error.what}" for refusal in self.missing]
+        lines = [f"{self.model}: {'can be compiled' if self.ok else self.problems} for {self.target}"]
+        for missing in self.missing:
+            place = missing.error.where or missing.node
+            lines.append(f"  {place}: {missing.error.what}" if place else f"  {missing.error.what}")
         return "\n".join(lines)
 
 

@@ -1,5 +1,6 @@
 """What goes wrong is said in the user's terms, with an exit code, and leaves nothing behind."""
 
+import errno
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from tilewright import zoo
+from tilewright.cli import peers
 from tilewright.support.errors import InternalError
 
 Process = Callable[..., "subprocess.Popen[str]"]
@@ -94,6 +96,75 @@ def test_wrong_usage(cli: Callable[..., Any], mlp: Path, tmp_path: Path, argumen
     result = cli(*(argument.format(model=mlp) for argument in arguments))
     assert result.exit_code == 2
     assert "Error" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "{artifact}", "--set", "opt_level=0"),
+        ("run", "{artifact}", "--set", "verify=true"),
+        ("bench", "{artifact}", "--static"),
+        ("inspect", "{model}", "--list", "--layer", "fc1"),
+        ("inspect", "{model}", "--stage", "graph", "--layer", "fc1"),
+        ("inspect", "{model}", "--stage", "plan", "--list"),
+        ("zoo", "mlp", "--option", "batch=3"),
+    ],
+)
+def test_options_without_effect_are_refused(cli: Callable[..., Any], mlp: Path, artifact: Path, arguments: tuple[str, ...]) -> None:
+    result = cli(*(argument.format(model=mlp, artifact=artifact) for argument in arguments))
+    assert result.exit_code == 2, result.output
+
+
+def test_run_does_not_replace_what_it_runs(cli: Callable[..., Any], mlp: Path, artifact: Path) -> None:
+    for file in (mlp, artifact):
+        before = file.read_bytes()
+        assert "would replace the model" in cli("run", file, "-o", file).stderr
+        assert file.read_bytes() == before
+
+
+def test_a_missing_model_is_said_first(cli: Callable[..., Any], artifact: Path) -> None:
+    assert cli("compile", "nothing.onnx", "-o", artifact).exit_code == 3
+
+
+@pytest.mark.parametrize("command", ["check", "compile", "inspect"])
+def test_an_artifact_is_no_model(cli: Callable[..., Any], artifact: Path, command: str) -> None:
+    result = cli(command, artifact, *(["-o", "out.tw"] if command == "compile" else []))
+    assert result.exit_code == 3
+    assert "is an artifact" in result.stderr
+
+
+@pytest.mark.parametrize("batch", [10**12, 10**18, 10**30])
+def test_sizes_past_all_bounds(cli: Callable[..., Any], artifact: Path, batch: int) -> None:
+    result = cli("run", artifact, "--dim", f"batch={batch}")
+    assert result.exit_code == 5, result.output
+
+
+def test_a_full_disk_is_no_fault_of_ours(cli: Callable[..., Any], mlp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tilewright.runtime.artifact.save", full)
+    result = cli("compile", mlp, "-o", "out.tw")
+    assert result.exit_code == 1
+    assert "No space left on device" in result.stderr
+
+
+def test_a_runtime_that_cannot_run_the_model(cli: Callable[..., Any], mlp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise RuntimeError("no kernel for Gemm")
+
+    monkeypatch.setitem(peers.PEERS, "onnxruntime", refuse)
+    result = cli("bench", mlp, "--against", "onnxruntime")
+    assert result.exit_code == 10
+    assert "onnxruntime cannot run this model" in result.stderr
+    assert "no kernel for Gemm" in result.stderr
+
+
+def test_warnings_come_without_our_lines(process: Process, mlp: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the cache should be")
+    _, errors = process("compile", mlp, "-o", tmp_path / "out.tw").communicate(timeout=LIMIT_S)
+    assert errors.startswith("warning: nothing is kept in the cache")
+    assert ".py" not in errors
 
 
 def test_compile_does_not_replace_the_model(cli: Callable[..., Any], mlp: Path) -> None:

@@ -7,9 +7,10 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, TextIO
 
 import typer
 
@@ -55,7 +56,9 @@ def conclude(run: Callable[[], Answer], options: Mapping[str, Any]) -> int:
     """Run a command and print what comes of it; the exit code."""
     as_json, debug = bool(options.get("json")), bool(options.get("debug"))
     try:
-        answer = run()
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            answer = run()
         write(to_text(answer.data) if as_json else rendered(answer.show))
         return answer.exit_code
     except KeyboardInterrupt:
@@ -83,14 +86,22 @@ def as_asked(error: Exception, options: Mapping[str, Any]) -> TilewrightError:
         return error
     if isinstance(error, MemoryError):
         return MemoryLimitError("memory ran out", why=str(error) or None, hint="use smaller dims, or a machine with more memory")
-    if isinstance(error, OSError) and error.filename is not None:
-        return TilewrightError(f"'{error.filename}': {error.strerror}", hint="check path, permissions and free space")
+    if isinstance(error, OSError) and error.strerror is not None:
+        file = "" if error.filename is None else f"'{error.filename}': "
+        return TilewrightError(f"{file}{error.strerror}", hint="check path, permissions and free space")
     return InternalError(
         "something went wrong inside Tilewright",
         why=f"{type(error).__name__}: {error}",
         hint="report it with the bundle; --debug shows the traceback",
         bundle=write_bundle(error, options),
     )
+
+
+def _warn(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+) -> None:
+    """A warning without the line of ours that gave it."""
+    sys.stderr.write(f"warning: {message}\n")
 
 
 def refuse(error: TilewrightError, as_json: bool) -> int:

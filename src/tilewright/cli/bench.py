@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.answer import Answer, command
-from tilewright.cli.options import Debug, DimSizes, Json, ModelOrArtifact, Seed, SetOptions, Target, dim_sizes, settings_for
+from tilewright.cli.options import Debug, DimSizes, Json, ModelOrArtifact, Seed, SetOptions, Target, dim_sizes, pairs, settings_for
 from tilewright.cli.tables import table, time_text
 
 if TYPE_CHECKING:
@@ -52,15 +52,17 @@ def bench(
     peers = [name.strip() for name in against.split(",") if name.strip()]
 
     from tilewright.cli import models
-    from tilewright.cli.peers import opener
+    from tilewright.cli.peers import opener, ready
     from tilewright.runtime.executable import Executable
     from tilewright.support.progress import make_progress
 
-    openers = [opener(name) for name in peers]
+    openers = {name: opener(name) for name in peers}
     if openers and models.is_artifact(model):
         raise typer.BadParameter("other runtimes need the model, not an artifact", param_hint="MODEL")
+    if static and models.is_artifact(model):
+        raise typer.BadParameter("an artifact is already compiled for its sizes", param_hint="--static")
     fixed = {name: str(value) for name, value in sizes.items()} if static else {}
-    opened = models.open_model(model, target, fixed, settings)
+    opened = models.open_model(model, target, fixed, settings, pairs(set_, "--set"))
     chosen = models.chosen_sizes(opened.executable, {} if static else sizes)
     inputs = models.example_inputs(opened, chosen, seed)
     outputs = [spec.name for spec in opened.executable.outputs]
@@ -68,7 +70,10 @@ def bench(
     results = []
     for count in counts or [opened.executable.threads]:
         executable = Executable(opened.artifact, count)
-        sessions = [our_session(executable, inputs), *(open_(model, inputs, outputs, count) for open_ in openers)]
+        sessions = [
+            our_session(executable, inputs),
+            *(ready(name, open_, model, inputs, outputs, count) for name, open_ in openers.items()),
+        ]
         with progress.stage(f"{count} threads", rounds) as stage:
             results.append(measured(sessions, rounds, count, stage))
     data = {

@@ -51,7 +51,7 @@ def show(console: Console, report: Report) -> None:
         if not report.ok:
             console.print("\nestimates, without what is missing:")
         console.print(facts(estimate_rows(report.estimate)))
-    verdict = "can be compiled" if report.ok else f"cannot be compiled: {len(report.missing)} problems"
+    verdict = "can be compiled" if report.ok else f"cannot be compiled: {report.problems}"
     console.print(f"\n{report.model} {verdict} for {report.target}", style="bold green" if report.ok else "bold red")
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli.answer import Answer, command
-from tilewright.cli.options import Debug, DimRanges, Json, Model, SetOptions, Target, pairs, settings_for
+from tilewright.cli.options import Debug, DimRanges, Json, Model, SetOptions, Target, output_path, pairs, settings_for
 from tilewright.cli.tables import facts, size_text, time_text
 
 if TYPE_CHECKING:
@@ -30,11 +29,7 @@ def compile_model(
 
     The artifact is one file with native code and weights. It appears under its name only when it is complete.
     """
-    path = Path(output)
-    if path.is_dir():
-        raise typer.BadParameter(f"'{output}' is a folder", param_hint="--output")
-    if path.exists() and path.samefile(model):
-        raise typer.BadParameter("it would replace the model", param_hint="--output")
+    path = output_path(output, model)
     settings, dims = settings_for(set_), pairs(dim, "--dim")
 
     from tilewright.api import make_artifact

@@ -161,7 +161,7 @@ def show(console: Console, data: dict[str, Any]) -> None:
     if missing:
         console.print(f"for comparisons, not installed: {', '.join(missing)} (pip install tilewright[bench])", style="dim")
     console.print("\nsettings", style="bold")
-    console.print(facts((s["name"], f"{s['value']}" + ("" if s["from"] == "default" else f"  from {s['from']}")) for s in data["settings"]))
+    console.print(facts((s["name"], setting_text(s["value"], s["from"])) for s in data["settings"]))
     console.print("\ncache", style="bold")
     state = ("on" if cache["enabled"] else "off") + ("" if cache["writable"] else ", cannot be written")
     console.print(
@@ -172,3 +172,7 @@ def show(console: Console, data: dict[str, Any]) -> None:
         console.print(f"a small kernel was compiled and gave the right results ({time_text(works['seconds'])})", style="bold green")
     else:
         console.print(f"no kernel can be compiled and run: {works['error']}", style="bold red")
+
+
+def setting_text(value: object, source: str) -> str:
+    return ("auto" if value is None else str(value)) + ("" if source == "default" else f"  from {source}")

@@ -68,6 +68,10 @@ def inspect(
     debug: Debug = False,
 ) -> Answer:
     """Show what the compiler makes of a model."""
+    if layer is not None and (list_ or stage in (Stage.GRAPH, Stage.OPTIMISED, Stage.PLAN)):
+        raise typer.BadParameter(f"{'the list' if list_ else stage} is of the whole model: leave --layer out", param_hint="--layer")
+    if list_ and stage is not None:
+        raise typer.BadParameter("the list is of no stage", param_hint="--stage")
     settings, dims = settings_for(set_), pairs(dim, "--dim")
 
     from tilewright.api import dim_range, target_machine
@@ -91,8 +95,6 @@ def inspect(
     if layer is not None:
         found = matching(found, layer)
     stages = LAYER_STAGES if stage is None else (stage,)
-    if not set(stages) <= set(LAYER_STAGES):
-        raise typer.BadParameter(f"{stages[0]} is of the whole model: leave --layer out", param_hint="--stage")
     return layer_texts(found, stages, machine, settings)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -17,8 +19,10 @@ from tilewright.runtime.artifact import load as load_artifact
 from tilewright.runtime.examples import Example, draw_inputs, typical_sizes
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.specs import Array, TensorSpec, as_array, solve_sizes
-from tilewright.support.errors import InputError, ModelError
-from tilewright.support.settings import Settings
+from tilewright.support.errors import InputError, MemoryLimitError, ModelError
+from tilewright.support.settings import Settings, settings_table
+
+COMPILE_ONLY = ("verify", "max_memory")  # settings that change no code and still do nothing once a model is compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,16 @@ def is_artifact(path: str) -> bool:
         raise ModelError(f"'{path}' cannot be opened: {error.strerror}", hint="check the path of the model") from None
 
 
-def open_model(path: str, target: str, dims: Mapping[str, str], settings: Settings) -> Opened:
-    """Load an artifact, or compile a model."""
+def open_model(path: str, target: str, dims: Mapping[str, str], settings: Settings, asked: Mapping[str, str]) -> Opened:
+    """Load an artifact, or compile a model. `asked`: the settings that the user has given; those that change code do nothing to an
+    artifact, which is a usage error."""
     start = time.perf_counter()
     if is_artifact(path):
         if target != "cpu" or dims:
             raise typer.BadParameter("an artifact is already compiled for its target and dims", param_hint="--target, --dim")
+        late = [row.name for row in settings_table() if row.name in asked and (row.changes_code or row.name in COMPILE_ONLY)]
+        if late:
+            raise typer.BadParameter(f"{', '.join(late)} cannot change an artifact, it is already compiled", param_hint="--set")
         artifact, cached = load_artifact(path), True
     else:
         from tilewright.api import make_artifact
@@ -79,7 +87,11 @@ def hints_of(artifact: Artifact) -> dict[str, Example]:
 
 
 def example_inputs(opened: Opened, sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
-    """Random inputs of the given sizes."""
+    """Random inputs of the given sizes. Raises MemoryLimitError for arrays past all bounds."""
+    for spec in opened.executable.inputs:
+        needed = math.prod(spec.shape_at(sizes)) * spec.dtype.itemsize
+        if needed > sys.maxsize:
+            raise MemoryLimitError(f"the input '{spec.name}' would have {needed:,} bytes", hint="use smaller dims")
     return draw_inputs(opened.executable.inputs, sizes, hints_of(opened.artifact), seed)
 
 

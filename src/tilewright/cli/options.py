@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -47,6 +48,16 @@ def dim_sizes(texts: Sequence[str] | None) -> dict[str, int]:
             raise typer.BadParameter(f"'{name}={value}': the size must be a number", param_hint="--dim")
         sizes[name] = int(value)
     return sizes
+
+
+def output_path(output: str, model: str, hint: str = "--output") -> Path:
+    """The file to write. Usage error for a folder, and for the model itself."""
+    path = Path(output)
+    if path.is_dir():
+        raise typer.BadParameter(f"'{output}' is a folder", param_hint=hint)
+    if path.exists() and Path(model).exists() and path.samefile(model):
+        raise typer.BadParameter("it would replace the model", param_hint=hint)
+    return path
 
 
 def settings_for(texts: Sequence[str] | None) -> Settings:

@@ -53,6 +53,16 @@ def open_openvino(model: str, inputs: Mapping[str, Array], outputs: Sequence[str
     return Session("openvino", openvino.__version__, run)
 
 
+def ready(name: str, open_: Opener, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], threads: int) -> Session:
+    """A session that has run once. Raises SettingsError when the other runtime cannot run the model."""
+    try:
+        session = open_(model, inputs, outputs, threads)
+        session.run()
+    except Exception as error:
+        raise SettingsError(f"{name} cannot run this model", why=str(error), hint="leave it out of --against") from error
+    return session
+
+
 Opener = Callable[[str, Mapping[str, Array], Sequence[str], int], Session]
 PEERS: Mapping[str, Opener] = {"onnxruntime": open_onnxruntime, "openvino": open_openvino}
 

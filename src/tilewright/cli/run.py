@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.answer import Answer, command
-from tilewright.cli.options import Debug, DimSizes, Json, ModelOrArtifact, Seed, SetOptions, Target, dim_sizes, settings_for
+from tilewright.cli.options import (
+    Debug,
+    DimSizes,
+    Json,
+    ModelOrArtifact,
+    Seed,
+    SetOptions,
+    Target,
+    dim_sizes,
+    output_path,
+    pairs,
+    settings_for,
+)
 from tilewright.cli.tables import facts, table, time_text
 
 if TYPE_CHECKING:
@@ -43,19 +55,18 @@ def run(
     Inputs that are not given are random, the same for the same seed.
     """
     sizes, settings = dim_sizes(dim), settings_for(set_)
-    if output is not None and Path(output).is_dir():
-        raise typer.BadParameter(f"'{output}' is a folder", param_hint="--output")
+    path = None if output is None else output_path(output, model)
 
     from tilewright.cli.models import complete_inputs, open_model, read_inputs
 
-    opened = open_model(model, target, {}, settings)
+    opened = open_model(model, target, {}, settings, pairs(set_, "--set"))
     arrays = read_inputs(given, opened.executable.inputs)
     inputs = complete_inputs(opened, arrays, sizes, seed)
     start = time.perf_counter()
     results = opened.executable.run(inputs)
     seconds = time.perf_counter() - start
-    if output is not None:
-        write_arrays(Path(output), results)
+    if path is not None:
+        write_arrays(path, results)
     data = {
         "model": model,
         "seed": seed,

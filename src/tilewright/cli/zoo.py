@@ -29,6 +29,8 @@ def zoo(
 
     Without arguments all are listed, with NAME alone the options of one.
     """
+    if output is None and option:
+        raise typer.BadParameter("options need a file to write: tilewright zoo NAME OUT.onnx --option ...", param_hint="--option")
     if name is None:
         return listing()
     if output is None:
