@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakKeyDictionary
 
+from tilewright.ir.affine import ZERO, add_scaled, linear, to_expr
 from tilewright.ir.expr import Expr, Op, const, free_vars, substitute, walk
-from tilewright.kernel.linear import Extents, Span, collect, combine, larger, linear, never_negative, same, smaller, span, to_expr
+from tilewright.ir.prove import at_most, larger, nonnegative, prove_equal, smaller
 from tilewright.kernel.nodes import Block, Buffer, For, If, Let, Seq, Stmt, Store, While
+from tilewright.kernel.spans import Extents, Span, span, variables_in
 
 Pattern = Literal["elementwise", "broadcast", "injective", "reduction", "opaque"]
 
@@ -126,10 +128,10 @@ def access_region(access: Access, bindings: Mapping[Expr, Expr], inner: Extents,
     memo: dict[Expr, Expr] = {}
     for index, size in zip(access.indices, access.buffer.shape, strict=True):
         bound = substitute(index, bindings, memo) if bindings else index
-        used = collect(bound, ranges, set())
+        used = variables_in(bound, ranges)
         found = span(bound, ranges, outer)
-        exact = exact and found is not None and found.exact and not (used & moving)
-        moving |= used
+        exact = exact and found is not None and found.exact and moving.isdisjoint(used)
+        moving.update(used)
         dims.append(_dimension(found, size, outer))
         bounded.append(found is not None)
     return Region(access.buffer, tuple(dims), tuple(bounded), exact)
@@ -139,8 +141,8 @@ def _dimension(found: Span | None, size: Expr, outer: Extents) -> tuple[Expr, Ex
     if found is None:
         return const(0), size
     extent = found.extent
-    if found.low.is_const and found.low.constant == 0 and size.is_const and not extent.is_const:
-        if never_negative(combine(extent, linear(size), -1), outer):
+    if found.low == ZERO and size.is_const and not extent.is_const:
+        if nonnegative(add_scaled(extent, linear(size), -1), outer):
             return const(0), size
     return to_expr(found.low), to_expr(extent)
 
@@ -159,8 +161,8 @@ def union(regions: Iterable[Region], outer: Extents) -> Region:
                 continue
             low_a, low_b = linear(a), linear(b)
             low = smaller(low_a, low_b, outer)
-            high = larger(combine(low_a, linear(n)), combine(low_b, linear(m)), outer)
-            dims.append((to_expr(low), to_expr(combine(high, low, -1))))
+            high = larger(add_scaled(low_a, linear(n)), add_scaled(low_b, linear(m)), outer)
+            dims.append((to_expr(low), to_expr(add_scaled(high, low, -1))))
         bounded = tuple(p and q for p, q in zip(first.bounded, region.bounded, strict=True))
         first = Region(first.buffer, tuple(dims), bounded, False)
     return first
@@ -232,10 +234,15 @@ def conjuncts(condition: Expr) -> tuple[Expr, ...]:
 def limits_iter(condition: Expr, block: Block) -> int | None:
     """The position of the iter whose binding the condition keeps below its extent, or at or above 0; None for another condition."""
     for position, (it, binding) in enumerate(zip(block.iters, block.bindings, strict=True)):
-        if condition.op is Op.LT and same(condition.args[0], binding):
-            if same(condition.args[1], it.extent) or never_negative(combine(linear(condition.args[1]), linear(it.extent), -1), {}):
+        if condition.op is Op.LT and prove_equal(condition.args[0], binding):
+            if at_most(it.extent, condition.args[1]):
                 return position
-        if condition.op is Op.LE and condition.args[0].is_const and condition.args[0].value <= 0 and same(condition.args[1], binding):
+        if (
+            condition.op is Op.LE
+            and condition.args[0].is_const
+            and condition.args[0].value <= 0
+            and prove_equal(condition.args[1], binding)
+        ):
             return position
     return None
 
@@ -251,9 +258,9 @@ def covers(big: Region, small: Region, outer: Extents) -> bool:
         if a is b and n is m:
             continue
         low_a, low_b = linear(a), linear(b)
-        starts = never_negative(combine(low_b, low_a, -1), outer) or (low_a.is_const and low_a.constant <= 0)
-        end_a, end_b = combine(low_a, linear(n)), combine(low_b, linear(m))
-        ends = never_negative(combine(end_a, end_b, -1), outer) or never_negative(combine(end_a, linear(size), -1), outer)
+        starts = nonnegative(add_scaled(low_b, low_a, -1), outer) or (low_a.is_const and low_a.constant <= 0)
+        end_a, end_b = add_scaled(low_a, linear(n)), add_scaled(low_b, linear(m))
+        ends = nonnegative(add_scaled(end_a, end_b, -1), outer) or nonnegative(add_scaled(end_a, linear(size), -1), outer)
         if not (starts and ends):
             return False
     return True

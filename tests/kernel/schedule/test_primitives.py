@@ -152,3 +152,11 @@ def test_queries() -> None:
     assert s.loops_of("C") == ("i", "i_1", "k")
     assert s.consumers("C") == ("D",)
     assert s.producers("E") == ("D",)
+
+
+def test_lanes_within_one_row_of_a_fused_loop() -> None:
+    # 16 lanes do not cross rows of 32: the row is the same in all of them, so the column tells the lane.
+    kernel = elementwise(4, 32)
+    s, fused = Schedule.of(kernel).inline("A").inline("B").fuse("i_4", "i_5")
+    s, (_, _, lane) = s.split(fused, (None, 2, 16))
+    check_same(kernel, s.vectorize(lane), {})

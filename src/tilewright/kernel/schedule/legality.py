@@ -6,15 +6,17 @@ is: whoever reads an element runs after it was written in full.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
-from tilewright.ir.expr import Expr, Op, const, free_vars, substitute
+from tilewright.ir.affine import Linear, depends_on, linear, to_expr
+from tilewright.ir.expr import Expr, Op, const, free_vars, substitute, walk
+from tilewright.ir.prove import at_most, prove_equal
+from tilewright.ir.simplify import simplifier, simplify
 from tilewright.ir.types import product
-from tilewright.kernel.linear import Extents, Linear, at_most, linear, mentions, same, span, upper_bound
 from tilewright.kernel.nodes import Buffer, For
 from tilewright.kernel.regions import Access, Region, accesses, block_regions, covers, domain_predicate_only, union
 from tilewright.kernel.schedule.nest import Nest, PlacedBlock, PlacedLoop, extents, refuse
+from tilewright.kernel.spans import Extents, span
 
 
 def reduction_loops(placed: PlacedBlock) -> frozenset[Expr]:
@@ -87,7 +89,7 @@ def determines(values: Iterable[Expr], variable: Expr, moving: Extents) -> bool:
     pending = list(values)
     digits: dict[Expr, set[Part]] = {}
     while pending:
-        for digit in _independent_terms(linear(pending.pop()), moving):
+        for digit in _digits_of(pending.pop(), moving):
             if digit is variable:
                 return True
             found = _as_digit(digit)
@@ -100,6 +102,15 @@ def determines(values: Iterable[Expr], variable: Expr, moving: Extents) -> bool:
                 if _complete(known, moving.get(numerator)):
                     pending.append(numerator)
     return False
+
+
+def _digits_of(e: Expr, moving: Extents) -> list[Expr]:
+    """The digits that the value of `e` tells, read as it is written and, where it divides, as it simplifies: `(i * 8 + j) // 4` tells a
+    digit of `i * 8 + j`, and, being `i * 2 + j // 4`, also `i`."""
+    found = _independent_terms(linear(e), moving)
+    if any(node.op is Op.FLOORDIV for node in walk(e)):
+        found = found + _independent_terms(linear(simplify(e, extents=moving)), moving)
+    return found
 
 
 def _as_digit(e: Expr) -> tuple[Expr, Part] | None:
@@ -128,41 +139,35 @@ def _complete(digits: set[Part], extent: Expr | None) -> bool:
     """Whether the digits determine their numerator: 1, m, m*n, ... without a gap up to one without modulus, or up to its extent."""
     reached = const(1)
     for _ in range(len(digits)):
-        following = [modulus for divisor, modulus in digits if same_product(divisor, reached)]
+        following = [modulus for divisor, modulus in digits if prove_equal(divisor, reached)]
         if None in following:
             return True
         if not following or following[0] is None:
             return False
         reached = reached * following[0]
-        if extent is not None and (same_product(reached, extent) or at_most(extent, reached, {})):
+        if extent is not None and (at_most(extent, reached)):
             return True
     return False
 
 
-def same_product(a: Expr, b: Expr) -> bool:
-    """Whether two products have the same factors, in whatever order."""
-    return a is b or same(a, b) or Counter(_factors(a)) == Counter(_factors(b))
-
-
-def _factors(e: Expr) -> list[Expr]:
-    return [f for arg in e.args for f in _factors(arg)] if e.op is Op.MUL else [e]
-
-
 def _independent_terms(form: Linear, moving: Extents) -> list[Expr]:
-    """The moving terms of a mixed-radix number (each weight beats the sum of all smaller terms' ranges), or none if it is not one."""
-    terms = [(abs(c), atom, _count(atom, moving)) for atom, c in form.terms.items() if mentions(atom, moving)]
-    terms = sorted((term for term in terms if term[2] != 1), key=lambda term: (term[0], term[2] is None))
+    """The terms that the value of the sum tells: divisions that have one value only, and, if it is a mixed-radix number, all its moving
+    terms (each weight beats the sum of all smaller terms' ranges)."""
+    parts = [(abs(c), to_expr(Linear(0, {atoms: 1}))) for atoms, c in form.terms.items() if any(depends_on(a, moving) for a in atoms)]
+    terms = [(weight, term, _count(term, moving)) for weight, term in parts]
+    known = [term for _, term, count in terms if count == 1 and term.args]
+    rest = sorted((term for term in terms if term[2] != 1), key=lambda term: (term[0], term[2] is None))
     reach = 0
-    for position, (weight, _, count) in enumerate(terms):
-        if weight <= reach or (count is None and position < len(terms) - 1):
-            return []
+    for position, (weight, _, count) in enumerate(rest):
+        if weight <= reach or (count is None and position < len(rest) - 1):
+            return known
         reach += weight * ((count or 1) - 1)
-    return [atom for _, atom, _ in terms]
+    return known + [term for _, term, _ in rest]
 
 
 def _count(atom: Expr, moving: Extents) -> int | None:
     if atom in moving:
-        return upper_bound(linear(moving[atom]), moving)
+        return simplifier(extents=moving).facts.bounds(moving[atom]).hi
     if atom.op is Op.FLOORMOD and atom.args[1].is_const:
         return int(atom.args[1].value)
     found = span(atom, moving, {})
@@ -245,7 +250,7 @@ def written_in_full(nest: Nest, buffer: Buffer) -> bool:
             len({a.indices for a in stores}) == 1
             and not any(a.conditional for a in stores)
             and domain_predicate_only(writer.stmt)
-            and same_product(product(list(spatial.values())), product(buffer.shape))
+            and prove_equal(product(list(spatial.values())), product(buffer.shape))
             and all(determines(stores[0].indices, v, spatial) for v in spatial)
         ):
             return True

@@ -7,8 +7,8 @@ from itertools import pairwise
 from math import prod
 
 from tilewright.ir.expr import TRUE, Expr, ceildiv, const, free_vars, less, var
+from tilewright.ir.prove import at_most, prove_equal
 from tilewright.ir.types import product
-from tilewright.kernel.linear import combine, linear, never_negative, same
 from tilewright.kernel.nodes import For, LoopKind, Stmt
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.legality import check_covered, check_iterations_independent, reduction_loops
@@ -38,14 +38,14 @@ def split(nest: Nest, loop: str, factors: int | Sequence[int | None]) -> Change:
     inner = prod(known)
     sizes = [ceildiv(old.extent, const(inner)) if f is None else const(f) for f in wanted]
     total = product(sizes)
-    if len(known) == len(wanted) and not never_negative(combine(linear(total), linear(old.extent), -1), placed.outer):
+    if len(known) == len(wanted) and not at_most(old.extent, total, placed.outer):
         refuse(f"the factors give {inner} iterations, the loop has {old.extent!r}", "leave one factor None")
     new = [var(name) for name in nest.fresh(*(f"{loop}_{part}" for part in _part_names(len(wanted))))]
     index: Expr = new[0]
     for variable, size in zip(new[1:], sizes[1:], strict=True):
         index = index * size + variable
     index = _spread(new, sizes) if all(size.is_const for size in sizes[1:]) else index
-    guard = TRUE if same(total, old.extent) else less(index, old.extent)
+    guard = TRUE if prove_equal(total, old.extent) else less(index, old.extent)
     body = rebind(old.body, {old.var: index}, guard)
     result = nested(list(zip(new, sizes, strict=True)), body)
     return Change(replaced(nest, {old: result}), tuple(v.name for v in new))

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from tilewright.ir.expr import TRUE, Expr, logical_and, substitute, var
-from tilewright.kernel.linear import Extents
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, IterKind, Kernel, LoopKind, Seq, Stmt, children, seq
 from tilewright.kernel.regions import accesses, conjuncts
+from tilewright.kernel.spans import Extents
 
 
 class Refused(Exception):

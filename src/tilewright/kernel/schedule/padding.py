@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tilewright.ir.affine import linear, shift, to_expr
 from tilewright.ir.expr import TRUE, Expr, Op, ceildiv, const, free_vars, less, load, minimum, select, substitute, transform
+from tilewright.ir.prove import at_most, prove_equal
 from tilewright.kernel.builder import COMBINERS
-from tilewright.kernel.linear import at_most, linear, same, shifted, span, to_expr
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, Kernel, Stmt, Store, map_stmt
 from tilewright.kernel.regions import accesses, conjuncts, limits_iter
 from tilewright.kernel.schedule.caching import swapped
@@ -12,6 +13,7 @@ from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.legality import stores_to, written_in_full
 from tilewright.kernel.schedule.nest import Nest, PlacedBlock, both, edit, extents, refuse, with_body
 from tilewright.kernel.schedule.reduction import accumulation
+from tilewright.kernel.spans import span
 
 
 def clamp_reads(nest: Nest, block: str, iter: str | int, masked: bool = False) -> Change:  # noqa: A002 (the term of the kernel form)
@@ -44,7 +46,7 @@ def clamp_reads(nest: Nest, block: str, iter: str | int, masked: bool = False) -
     for condition in conjuncts(old.predicate):
         if condition not in guards:
             rest = both(rest, condition)
-    return Change(_widened(nest, placed, position, to_expr(shifted(found.high, 1)), rest, {}, masked))
+    return Change(_widened(nest, placed, position, to_expr(shift(found.high, 1)), rest, {}, masked))
 
 
 def pad(nest: Nest, block: str, iter: str | int, multiple: int) -> Change:  # noqa: A002
@@ -61,14 +63,14 @@ def pad(nest: Nest, block: str, iter: str | int, multiple: int) -> Change:  # no
     position = _position(old, iter)
     it, binding = old.iters[position], old.bindings[position]
     loop = next((lp for lp in placed.around if lp.var is binding), None)
-    if loop is None or not same(loop.extent, it.extent):
+    if loop is None or not prove_equal(loop.extent, it.extent):
         refuse(f"'{it.var.name}' of block '{block}' is not bound to one loop of its extent", "pad before splitting")
     if len(nest.under(loop)) != 1:
         refuse(f"'{loop.var.name}' is around other blocks as well", "pad before computing blocks together")
     if multiple < 1:
         refuse(f"{multiple} is no positive number")
     extent = ceildiv(it.extent, const(multiple)) * multiple
-    if same(extent, it.extent):
+    if prove_equal(extent, it.extent):
         return Change(nest.kernel)
     longer = For(loop.var, extent, loop.body, loop.kind)
     changes: dict[Stmt, Stmt | None] = {loop: longer}
@@ -144,7 +146,7 @@ def _clamped(nest: Nest, block: Block, position: int, extent: Expr, masked: bool
     it = block.iters[position]
     ranges = {other.var: other.extent for other in block.iters} | {it.var: extent}
     own = {a.buffer for a in (*accesses(block).stores, *accesses(block).init_stores)} | set(block.scratch)
-    clamp = {it.var: minimum(it.var, to_expr(shifted(linear(it.extent), -1)))}
+    clamp = {it.var: minimum(it.var, to_expr(shift(linear(it.extent), -1)))}
 
     def visit(e: Expr) -> Expr | None:
         if e.op is not Op.LOAD or e.attr in own:
@@ -154,7 +156,7 @@ def _clamped(nest: Nest, block: Block, position: int, extent: Expr, masked: bool
         for index, size in zip(e.args, e.attr.shape, strict=True):
             if it.var in free_vars(index):
                 found = span(index, ranges, {})
-                if found is None or not at_most(to_expr(shifted(found.high, 1)), size, {}) or not filled(e.attr):
+                if found is None or not at_most(to_expr(shift(found.high, 1)), size) or not filled(e.attr):
                     leaves = True
                     index = index if masked else substitute(index, clamp)
             indices.append(index)

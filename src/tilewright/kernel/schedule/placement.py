@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tilewright.ir.affine import add_scaled, linear, to_expr
 from tilewright.ir.expr import TRUE, Expr, Op, const, less, less_equal, substitute, transform, var
-from tilewright.kernel.linear import Extents, combine, larger, linear, never_negative, same, smaller, to_expr
+from tilewright.ir.prove import at_most, larger, nonnegative, prove_equal, smaller
 from tilewright.kernel.nodes import Block, Buffer, For, Stmt, Store, map_stmt, with_fields
 from tilewright.kernel.regions import Region, accesses, block_regions, plain_store, union
 from tilewright.kernel.schedule.change import Change
@@ -23,6 +24,7 @@ from tilewright.kernel.schedule.nest import (
     with_body,
     with_loops,
 )
+from tilewright.kernel.spans import Extents
 
 Ranges = dict[Expr, tuple[Expr, Expr]]  # block iter -> start, extent
 
@@ -111,7 +113,7 @@ def reverse_compute_at(nest: Nest, block: str, loop: str) -> Change:
     for it in placed.stmt.iters:
         if it.kind == "reduction" and it.var in needed:
             start, extent = needed[it.var]
-            if not (same(start, const(0)) and never_negative(combine(linear(extent), linear(it.extent), -1), scope)):
+            if not (prove_equal(start, const(0)) and at_most(it.extent, extent, scope)):
                 refuse(f"block '{block}' reduces over more than what is written in one iteration of '{loop}'")
     changed = edit(nest.kernel.body, {placed.stmt: None})
     order = {name: p.position for name, p in nest.blocks.items()}
@@ -146,8 +148,8 @@ def _require(block: Block, buffer: Buffer, region: Region, needed: Ranges, scope
         known = needed.get(index)
         if known is not None:
             low = smaller(linear(known[0]), linear(start), scope)
-            high = larger(combine(linear(known[0]), linear(known[1])), combine(linear(start), linear(extent)), scope)
-            start, extent = to_expr(low), to_expr(combine(high, low, -1))
+            high = larger(add_scaled(linear(known[0]), linear(known[1])), add_scaled(linear(start), linear(extent)), scope)
+            start, extent = to_expr(low), to_expr(add_scaled(high, low, -1))
         needed[index] = (start, extent)
     if also:
         needed.update({v: (const(0), extent) for v, extent in full.items() if v not in tied})
@@ -174,16 +176,16 @@ def _placed(nest: Nest, placed: PlacedBlock, loop: For, without: Stmt | None, in
     for it, name in zip(block.iters, names, strict=True):
         start, extent = needed.get(it.var, (const(0), it.extent))
         start_form, extent_form, size = linear(start), linear(extent), linear(it.extent)
-        whole = same(start, const(0)) and never_negative(combine(extent_form, size, -1), scope)
+        whole = prove_equal(start, const(0)) and nonnegative(add_scaled(extent_form, size, -1), scope)
         if whole or (size.is_const and extent_form.is_const and extent_form.constant >= size.constant):
             start, extent, start_form, extent_form = const(0), it.extent, linear(const(0)), size
         variable = var(name)
-        binding = variable if same(start, const(0)) else start + variable
+        binding = variable if prove_equal(start, const(0)) else start + variable
         loops.append((variable, extent))
         bindings.append(binding)
-        if not never_negative(start_form, scope):
+        if not nonnegative(start_form, scope):
             predicate = both(predicate, less_equal(const(0), binding))
-        if not never_negative(combine(size, combine(start_form, extent_form), -1), scope):
+        if not nonnegative(add_scaled(size, add_scaled(start_form, extent_form), -1), scope):
             predicate = both(predicate, less(binding, it.extent))
     moved = nested(loops, with_loops(block, tuple(bindings), predicate))
     # The block was outside the loop, so the loop is untouched by its removal.
@@ -223,7 +225,7 @@ def _inlinable(nest: Nest, placed: PlacedBlock) -> Store:
     if store is None or block.init is not None or len(store.indices) != len(block.iters):
         refuse(f"block '{block.name}' is not a single store at its own spatial iters")
     full = {it.var: it.extent for it in block.iters}
-    if not all(same(full[index], size) for index, size in zip(store.indices, store.buffer.shape, strict=True)):
+    if not all(prove_equal(full[index], size) for index, size in zip(store.indices, store.buffer.shape, strict=True)):
         refuse(f"block '{block.name}' does not write all of {store.buffer.name}")
     if nest.writers(store.buffer) != [block.name]:
         refuse(f"{store.buffer.name} is written by several blocks")
@@ -276,7 +278,7 @@ def reverse_inline(nest: Nest, block: str) -> Change:
     at = next(iter(where))
     if len(where) != 1 or len(set(at)) != len(full) or not all(index in full for index in at):
         refuse(f"block '{block}' does not read {store.buffer.name} once, at its own iters")
-    if not all(same(full[index], size) for index, size in zip(at, store.buffer.shape, strict=True)):
+    if not all(prove_equal(full[index], size) for index, size in zip(at, store.buffer.shape, strict=True)):
         refuse(f"block '{block}' reads only part of {store.buffer.name}")
     mapping = dict(zip(at, store.indices, strict=True))
 

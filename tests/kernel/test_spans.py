@@ -1,4 +1,4 @@
-"""Linear forms, bounds and spans against evaluation at every point."""
+"""Spans of indices against evaluation at every point."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilewright.ir.affine import to_expr
 from tilewright.ir.expr import Expr, ceildiv, const, evaluate_int, maximum, minimum, size, var
-from tilewright.kernel.linear import at_most, linear, lower_bound, same, span, to_expr, upper_bound
+from tilewright.kernel.spans import span
 
 ROW, J, K = var("i"), var("j"), var("k")
 N = size("n", 1)
@@ -36,23 +37,6 @@ def expressions() -> st.SearchStrategy[Expr]:
 
 
 @given(e=expressions(), n=st.integers(1, 9))
-def test_forms_keep_values(e: Expr, n: int) -> None:
-    again = to_expr(linear(e))
-    for point in POINTS[::7]:
-        assert evaluate_int(again, {**point, N: n}) == evaluate_int(e, {**point, N: n})
-
-
-@given(e=expressions(), n=st.integers(1, 9))
-def test_bounds_hold(e: Expr, n: int) -> None:
-    form = linear(e)
-    low, high = lower_bound(form, EXTENTS), upper_bound(form, EXTENTS)
-    for point in POINTS:
-        value = evaluate_int(e, {**point, N: n})
-        assert low is None or low <= value
-        assert high is None or value <= high
-
-
-@given(e=expressions(), n=st.integers(1, 9))
 def test_spans_hold_all_values_and_exact_ones_no_more(e: Expr, n: int) -> None:
     inner, outer = {J: EXTENTS[J], K: EXTENTS[K]}, {ROW: EXTENTS[ROW]}
     found = span(e, inner, outer)
@@ -66,15 +50,6 @@ def test_spans_hold_all_values_and_exact_ones_no_more(e: Expr, n: int) -> None:
         assert max(values) <= high
         if found.exact:
             assert values == set(range(low, high + 1))
-
-
-def test_rounding_up_cancels() -> None:
-    whole = ceildiv(N, const(8)) * 8
-    assert at_most(N, whole, {})
-    assert at_most(whole, N + 7, {})
-    assert not at_most(whole, N, {})
-    multiple = size("m", 0, None, 8)
-    assert same(ceildiv(multiple, const(8)) * 8, multiple)
 
 
 def test_tiles_of_clamped_indices_keep_constant_sizes() -> None:
