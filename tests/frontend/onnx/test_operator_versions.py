@@ -257,3 +257,12 @@ def test_convolution(given: Case) -> None:
 def test_einsum(equation: str, symbolic: bool) -> None:
     inputs = [floats(*shape) for shape in EQUATIONS[equation]]
     check(Case("Einsum", 12, inputs, symbolic=symbolic, attributes={"equation": equation}))
+
+
+@pytest.mark.parametrize(("shape", "block"), [((3,), 0), ((2, 2), 2)], ids=["axis", "blocks"])
+def test_scales_of_open_dims_fit_the_tensor(shape: tuple[int, ...], block: int) -> None:
+    x, scale = floats(2, 3) * 4, np.abs(floats(*shape)) + np.float32(0.5)
+    inputs = [x, scale, np.zeros(shape, np.int8)]
+    dims = {0: ["a", "b"], 1: ["c", "d"][: len(shape)], 2: ["e", "f"][: len(shape)]}
+    model = single("QuantizeLinear", inputs, 21, dims=dims, axis=1, block_size=block)
+    assert_like_onnxruntime(model, inputs)

@@ -13,9 +13,11 @@ import numpy as np
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.frontend.onnx.operators.convolution import padding, spatial, with_bias
 from tilewright.frontend.onnx.operators.matmul import matrix_product
+from tilewright.frontend.onnx.sizes import ceil_quotient
 from tilewright.graph.node import Value
 from tilewright.graph.ops import Convolution, Dequantize, DynamicQuantize, Pad, Quantize
 from tilewright.graph.ops.source import Constant
+from tilewright.graph.shapes import is_one
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import const
@@ -35,9 +37,23 @@ def _parameters(scale: Value, zero: Value | None, ctx: NodeContext) -> list[Valu
     return [scale, ctx.reshape(zero, scale.shape) if single else ctx.refine(zero, scale.shape)]
 
 
+def _matched(ctx: NodeContext, x: Value, scale: Value) -> tuple[Value, Value]:
+    """The tensor and its scales with dims asserted to fit: one scale in all, one for each index of the axis, or one for each block."""
+    axis, block = ctx.attribute("axis", 1), ctx.attribute("block_size", 0)
+    if scale.type.rank == 0 or (scale.type.rank == 1 and is_one(scale.shape[0])):
+        return x, scale
+    axis = ctx.axis(axis, x.type.rank)
+    if not block and scale.type.rank == 1:
+        x = ctx.refine_axis(x, axis, scale.shape[0]) if scale.shape[0].is_const else x
+        return x, ctx.refine(scale, (x.shape[axis],))
+    if block and scale.type.rank == x.type.rank:
+        return x, ctx.refine(scale, (*x.shape[:axis], ceil_quotient(x.shape[axis], block), *x.shape[axis + 1 :]))
+    return x, scale
+
+
 def quantize(ctx: NodeContext) -> Value:
     """The result's dtype is that of the zero point, `output_dtype`, or uint8."""
-    x, scale, zero = ctx.input(0), ctx.input(1), ctx.optional(2)
+    (x, scale), zero = _matched(ctx, ctx.input(0), ctx.input(1)), ctx.optional(2)
     default = zero.type.dtype if zero is not None else dtypes.uint8
     dtype = default if not ctx.attribute("output_dtype") else ctx.dtype_attribute("output_dtype")
     op = Quantize(ctx.attribute("axis", 1), ctx.attribute("block_size", 0), dtype, bool(ctx.attribute("saturate", 1)))
@@ -45,7 +61,7 @@ def quantize(ctx: NodeContext) -> Value:
 
 
 def dequantize(ctx: NodeContext) -> Value:
-    q, scale, zero = ctx.input(0), ctx.input(1), ctx.optional(2)
+    (q, scale), zero = _matched(ctx, ctx.input(0), ctx.input(1)), ctx.optional(2)
     dtype = scale.type.dtype if not ctx.attribute("output_dtype") else ctx.dtype_attribute("output_dtype")
     op = Dequantize(ctx.attribute("axis", 1), ctx.attribute("block_size", 0), dtype)
     return ctx.one(op, q, *_parameters(scale, zero, ctx))
