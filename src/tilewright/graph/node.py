@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
@@ -63,12 +63,18 @@ class Operator(Interned):
         return ()
 
 
-class Definition:
-    """Marker documentation of the optional methods of an Operator (checked by `has_definition` and `has_decomposition`):
+class Defined(Protocol):
+    """An operator with a kernel definition."""
 
-    define(self, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]
-    decompose(self, g: GraphBuilder, inputs: tuple[Value, ...]) -> tuple[Value, ...]
-    """
+    def define(self, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Append blocks to `k` that compute the results from `inputs`; the results' tensors."""
+
+
+class Composite(Protocol):
+    """An operator that can be written with others."""
+
+    def decompose(self, g: GraphBuilder, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The results, of the types that the operator's type rule infers."""
 
 
 def has_definition(op: Operator) -> bool:
@@ -81,14 +87,12 @@ def has_decomposition(op: Operator) -> bool:
 
 def define(op: Operator, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The operator's kernel definition, appended to `k`."""
-    results: tuple[Tensor, ...] = op.define(k, inputs)  # type: ignore[attr-defined]
-    return results
+    return cast(Defined, op).define(k, inputs)
 
 
 def decompose(op: Operator, g: GraphBuilder, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
     """The operator in terms of other operators."""
-    results: tuple[Value, ...] = op.decompose(g, inputs)  # type: ignore[attr-defined]
-    return results
+    return cast(Composite, op).decompose(g, inputs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
