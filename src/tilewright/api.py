@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import tilewright
-from tilewright.compiler import Compiled, compile_module
+from tilewright.compiler import Compiled, compile_module, memory_limit
 from tilewright.frontend.onnx.importer import DimRange, import_model
-from tilewright.frontend.onnx.loader import LoadedModel, load_model
+from tilewright.frontend.onnx.loader import LoadedModel, external_files, load_model
 from tilewright.machine.description import Machine
 from tilewright.machine.detect import detect_host
 from tilewright.machine.targets import parse_target, resolve_target
@@ -24,6 +26,8 @@ from tilewright.support.errors import ArtifactError, InternalError, SettingsErro
 from tilewright.support.hashing import content_hash, hash_file, hash_tree
 from tilewright.support.progress import Progress, make_progress
 from tilewright.support.settings import Settings, current_settings
+
+LARGEST_DIM = 1 << 48  # more elements of any dtype than an address space holds
 
 Dims = Mapping[str, "int | tuple[int, int] | str | DimRange"]
 
@@ -63,16 +67,24 @@ def make_artifact(model: Any, target: str, dims: Dims | None, settings: Settings
     loaded = load_model(model)
     key = artifact_key(loaded, ranges, machine, settings) if cache is not None else None
     if cache is not None and key is not None:
-        found = cache.get_file(key)
+        found = None if settings.verify else cache.get_file(key)
         if found is not None:
             try:
-                return Made(load_artifact(found), True)
+                artifact = load_artifact(found)
+                if fits(artifact, settings):  # else compiling says in full what does not
+                    return Made(artifact, True)
             except ArtifactError:  # the disk has damaged it, or another process has just removed it
                 cache.remove(key)
     compiled = compile_loaded(loaded, ranges, machine, settings, cache, shown)
     if cache is not None and key is not None:
         keep(compiled, cache, key)
     return Made(compiled.artifact, False)
+
+
+def fits(artifact: Artifact, settings: Settings) -> bool:
+    """Whether an artifact is not known to need more memory than it may."""
+    arena, limit = str(artifact.manifest["memory"]["arena"]), memory_limit(settings)
+    return limit is None or artifact.weights.nbytes + (int(arena) if arena.isdecimal() else 0) <= limit
 
 
 def compile_loaded(
@@ -106,15 +118,21 @@ def target_machine(target: str) -> Machine:
     return resolve_target(parse_target(target), detect_host)
 
 
-def dim_range(name: str, value: int | tuple[int, int] | str | DimRange) -> DimRange | int:
-    """What a user says of a dim. Raises SettingsError when it makes no sense."""
+def dim_range(name: str, value: Any) -> DimRange | int:
+    """What a user says of a dim: as `Dims` has it. Raises SettingsError when it makes no sense."""
     if isinstance(value, DimRange):
         return value
-    if isinstance(value, int):
-        if value < 0:
+    hint = "give a number, (low, high) or 'low..high:multiple'"
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        low, high = value
+        return dim_range(name, f"{low}..{'' if high is None else high}")
+    if isinstance(value, bool) or not isinstance(value, (str, int, np.integer)):
+        raise SettingsError(f"dim '{name}': {value!r} is not understood", hint=hint)
+    if not isinstance(value, str):
+        if not 0 <= value <= LARGEST_DIM:
             raise SettingsError(f"dim '{name}' cannot be {value}")
-        return value
-    text = value if isinstance(value, str) else f"{value[0]}..{value[1]}"
+        return int(value)
+    text = value
     bounds, _, multiple = text.partition(":")
     low, dots, high = bounds.partition("..")
     try:
@@ -122,10 +140,11 @@ def dim_range(name: str, value: int | tuple[int, int] | str | DimRange) -> DimRa
             return dim_range(name, int(low))
         parsed = DimRange(int(low or 0), int(high) if high else None, int(multiple or 1))
     except ValueError:
-        hint = "give a number, (low, high) or 'low..high:multiple'"
         raise SettingsError(f"dim '{name}': {value!r} is not understood", hint=hint) from None
-    if parsed.lo < 0 or parsed.multiple < 1 or (parsed.hi is not None and parsed.hi < parsed.lo):
-        raise SettingsError(f"dim '{name}': the range {value!r} is empty or negative")
+    if parsed.lo < 0 or parsed.multiple < 1 or max(parsed.lo, parsed.hi or 0, parsed.multiple) > LARGEST_DIM:
+        raise SettingsError(f"dim '{name}': the range {value!r} is negative or too large")
+    if parsed.hi is not None and -(-parsed.lo // parsed.multiple) * parsed.multiple > parsed.hi:
+        raise SettingsError(f"dim '{name}': the range {value!r} holds no size")
     return parsed
 
 
@@ -135,13 +154,11 @@ def artifact_key(loaded: LoadedModel, dims: Mapping[str, DimRange | int], machin
     if loaded.mapped is None:
         return None
     folder = loaded.folder or Path()
-    external = sorted(
-        {entry.value for tensor in loaded.proto.graph.initializer for entry in tensor.external_data if entry.key == "location"}
-    )
-    hashes = [hash_file(Path(loaded.source)), *(hash_file(folder / name) for name in external if (folder / name).is_file())]
+    source = Path(loaded.source)
+    hashes = [hash_file(source), *(hash_file(folder / name) for name in external_files(loaded.proto) if (folder / name).is_file())]
     ranges = {name: value if isinstance(value, int) else (value.lo, value.hi, value.multiple) for name, value in dims.items()}
     sources = hash_tree(Path(tilewright.__file__).parent)
-    return content_hash("artifact", sources, hashes, ranges, machine, settings.code_key())
+    return content_hash("artifact", sources, source.name, hashes, ranges, machine, settings.code_key())
 
 
 def keep(compiled: Compiled, cache: Cache, key: str) -> None:

@@ -143,9 +143,14 @@ def constant_offsets(types: Sequence[TensorType]) -> tuple[list[int], int]:
     return offsets, cursor
 
 
+def memory_limit(settings: Settings) -> int | None:
+    """Bytes that one inference may need: as set, else what this machine has. None where that is unknown."""
+    return settings.max_memory or usable_memory()
+
+
 def check_memory(plan: Plan, weights: int, settings: Settings) -> None:
     """Refuse a plan that is known to need more than `settings.max_memory`, or than this machine has. Says which node needs most."""
-    limit = settings.max_memory or usable_memory()
+    limit = memory_limit(settings)
     arena = int(plan.arena_bytes.value) if plan.arena_bytes.is_const else 0
     if limit is None or arena + weights <= limit:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -157,6 +157,25 @@ class LoadedModel:
                 hint="the file was cut short; export or download it again",
             )
         return self._view(data, offset, length, dtype, shape, tensor.name)
+
+
+_WITH_TENSORS = (onnx.GraphProto, onnx.NodeProto, onnx.AttributeProto, onnx.FunctionProto, onnx.SparseTensorProto)
+
+
+def external_files(message: Any) -> list[str]:
+    """Names of the files that hold external data of a model, also of tensors in subgraphs, attributes and functions. Sorted."""
+    return sorted({entry.value for tensor in _tensors(message) for entry in tensor.external_data if entry.key == "location"})
+
+
+def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
+    for field_, value in message.ListFields():
+        if field_.message_type is None:
+            continue
+        for item in value if hasattr(value, "__len__") else (value,):
+            if isinstance(item, onnx.TensorProto):
+                yield item
+            elif isinstance(item, _WITH_TENSORS):
+                yield from _tensors(item)
 
 
 def _map_file(path: Path) -> Any:
