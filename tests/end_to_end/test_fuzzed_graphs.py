@@ -83,6 +83,18 @@ GRAPHS = {
         """,
         ({}, {}),  # of two inferences one has the forbidden page right behind its results
     ),
+    "sums of symbolic length, which read past the end of their operands": Graph(
+        """
+        M = size(lo=2, hi=24)
+
+        def main(x: float32[M, M], y: float32[M], z: int8[M, M], w: int8[M]):
+            v0 = contract(x, y, spec="mk,k->m", dtype=float32)
+            v1 = contract(z, w, spec="mk,k->m", dtype=int32)
+            v2 = reduce(x, fn="max", axes=(1,), keepdims=False)
+            return v0, v1, v2
+        """,
+        ({"M": 4}, {"M": 4}, {"M": 9}, {"M": 9}, {"M": 23}, {"M": 23}),
+    ),
 }
 
 
