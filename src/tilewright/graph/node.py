@@ -86,7 +86,9 @@ def has_decomposition(op: Operator) -> bool:
 
 
 def define(op: Operator, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The operator's kernel definition, appended to `k`."""
+    """The operator's kernel definition, appended to `k`. Raises TypeRuleError for an operator that has none."""
+    if not has_definition(op):
+        raise TypeRuleError(f"operator {op.name} has neither a kernel definition nor a decomposition")
     return cast(Defined, op).define(k, inputs)
 
 
