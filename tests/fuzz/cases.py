@@ -49,6 +49,7 @@ class How:
     target: str = "cpu"
     opt_level: int = 3
     threads: int = 2
+    precision: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Finding:
 def case_of(seed: int, like: tuple[str, ...] = ()) -> Case:
     grown = grow(seed, like)
     rng = np.random.default_rng([seed, 77])
-    how = How(str(rng.choice(targets(), p=_shares())), int(rng.choice((0, 1, 2, 3, 3, 3, 3))), int(rng.integers(1, 3)))
+    how = How(str(rng.choice(targets(), p=_shares())), int(rng.choice((0, 1, 2, 3, 3, 3, 3))), int(rng.integers(1, 3)), str(rng.choice(("default", "strict"), p=(0.85, 0.15))))
     return Case(grown.function, grown.inputs, how, seed)
 
 
@@ -90,7 +91,8 @@ def run_case(case: Case) -> Finding | None:
     wanted: list[list[Expected | None]] = [expectations(case.function, inputs, case.seed) for inputs in case.inputs]
     module = module_of(case.function)
     try:
-        compiled = compile_module(module, machine_of(case.how.target), Settings().changed(cache=False, opt_level=case.how.opt_level, verify=True))
+        settings = Settings().changed(cache=False, opt_level=case.how.opt_level, precision=case.how.precision, verify=True)
+        compiled = compile_module(module, machine_of(case.how.target), settings)
         executable = Executable(compiled.artifact, case.how.threads)
     except Exception as error:
         return Finding("error", f"{type(error).__name__} while compiling: {error}", None)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,8 @@ def _candidates(case: Case, finding: Finding) -> Iterator[Case]:
     if len(case.inputs) > 1:
         for inputs in case.inputs:
             yield replace(case, inputs=(inputs,))
-    for how in (replace(case.how, threads=1), replace(case.how, target="cpu"), replace(case.how, opt_level=0), replace(case.how, opt_level=1)):
+    simpler: tuple[dict[str, Any], ...] = ({"threads": 1}, {"target": "cpu"}, {"precision": "default"}, {"opt_level": 0}, {"opt_level": 1})
+    for how in (replace(case.how, **change) for change in simpler):
         if how != case.how and how.opt_level <= case.how.opt_level:
             yield replace(case, how=how)
     nodes = [node for node in walk_nodes(function.results) if not isinstance(node.op, (Parameter, Constant))]
