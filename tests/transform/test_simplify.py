@@ -240,7 +240,10 @@ def test_keeps_values_is_true_of_every_value(source: dtypes.DType, target: dtype
     else:
         values = np.random.default_rng(0).integers(0, 1 << 32, 1000, np.uint32).view(np.float32)
         values = values[np.isfinite(values)].astype(source.numpy)
-    np.testing.assert_array_equal(values.astype(target.numpy).astype(source.numpy), values)
+    wide = values.astype(np.int64) if source.is_integer else values  # NumPy's small integers have no casts between each other
+    there = wide.astype(target.numpy)
+    back = there.astype(np.int64) if target.is_integer else there
+    np.testing.assert_array_equal(back.astype(source.numpy), values)
 
 
 @pytest.mark.parametrize(("value", "expected"), [(2.0, True), (-0.25, True), (3.0, False), (0.0, False), (np.inf, False), (2.0**20, False)])
