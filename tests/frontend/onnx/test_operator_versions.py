@@ -266,3 +266,11 @@ def test_scales_of_open_dims_fit_the_tensor(shape: tuple[int, ...], block: int) 
     dims = {0: ["a", "b"], 1: ["c", "d"][: len(shape)], 2: ["e", "f"][: len(shape)]}
     model = single("QuantizeLinear", inputs, 21, dims=dims, axis=1, block_size=block)
     assert_like_onnxruntime(model, inputs)
+
+
+def test_dims_of_parameters_fit_the_tensor() -> None:
+    inputs = [floats(2, 3, 4), floats(3, 4), floats(3, 4) + 1]
+    model = single("LayerNormalization", inputs, 17, dims={0: ["a", "b", "c"], 1: ["d", "e"], 2: ["f", "g"]}, axis=1)
+    assert_like_onnxruntime(model, inputs)
+    inputs = [floats(1, 2, 4, 5), floats(1, 3, 3, 2) / 4]
+    assert_like_onnxruntime(single("GridSample", inputs, 20, dims={1: ["a", "b", "c", "d"]}), inputs)

@@ -91,7 +91,7 @@ def layer_normalization(ctx: NodeContext) -> Value | list[Value]:
     rank = x.type.rank
     axis, epsilon = ctx.axis(ctx.attribute("axis", -1), rank), ctx.attribute("epsilon", 1e-5)
     x = ctx.align(scale, x)[1]
-    bias = ctx.input(2) if ctx.has(2) else ctx.broadcast(ctx.scalar_like(0, x), scale.shape)
+    bias = ctx.align(scale, ctx.input(2))[1] if ctx.has(2) else ctx.broadcast(ctx.scalar_like(0, x), scale.shape)
     scale, bias = ctx.cast(scale, x.type.dtype), ctx.cast(bias, x.type.dtype)
     result = ctx.one(LayerNorm(axis, epsilon), x, scale, bias)
     if not (ctx.wants(1) or ctx.wants(2)):

@@ -60,7 +60,7 @@ def compressed(ctx: NodeContext) -> Value:
 
 def suppression(ctx: NodeContext) -> Value:
     """Without a limit per class nothing is selected; without a score threshold every box is a candidate."""
-    boxes, scores = ctx.input(0), ctx.input(1)
+    boxes, scores = ctx.refine_axis(ctx.input(0), 2, 4), ctx.input(1)
     count = boxes.shape[1]
     if not ctx.has(2):
         return ctx.constant(np.zeros((0, 3), np.int64))

@@ -190,9 +190,9 @@ def upsample(ctx: NodeContext) -> Value:
 def grid_sample(ctx: NodeContext) -> Value:
     x, grid = ctx.input(0), ctx.input(1)
     padding = ctx.attribute("padding_mode", "zeros")
-    return ctx.one(
-        GridSample(_mode(ctx, "linear"), padding, bool(ctx.attribute("align_corners", 0))), x, ctx.refine_axis(grid, 0, x.shape[0])
-    )
+    if grid.type.rank == x.type.rank:
+        grid = ctx.refine(grid, (x.shape[0], *grid.shape[1:-1], x.type.rank - 2))
+    return ctx.one(GridSample(_mode(ctx, "linear"), padding, bool(ctx.attribute("align_corners", 0))), x, grid)
 
 
 def roi_align(ctx: NodeContext) -> Value:
