@@ -37,6 +37,15 @@ def aligned_empty(size: int) -> Array:
     return raw[start : start + size]
 
 
+def empty_output(spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
+    """Room for an output. Raises MemoryLimitError where there is none."""
+    shape = spec.shape_at(sizes)
+    try:
+        return np.empty(shape, spec.dtype)
+    except (MemoryError, ValueError):
+        raise MemoryLimitError(f"there is no memory for the output '{spec.name}' of shape {shape}", where=repr(spec)) from None
+
+
 class Executable:
     """A compiled model, ready to run. `inputs` and `outputs` describe its arguments and results; `manifest` says how it was made."""
 
@@ -104,7 +113,7 @@ class Executable:
         for i, size in enumerate(self.sizes[: self._input_sizes]):
             size_array[i] = sizes[size.name]
         results: list[Array | None] = [
-            None if i in self._late_outputs else np.empty(spec.shape_at(sizes), spec.dtype) for i, spec in enumerate(self.outputs)
+            None if i in self._late_outputs else empty_output(spec, sizes) for i, spec in enumerate(self.outputs)
         ]
         inputs = (ctypes.c_void_p * max(len(arrays), 1))(*[array.ctypes.data for array in arrays])
         outputs = (ctypes.c_void_p * max(len(results), 1))(*[None if r is None else r.ctypes.data for r in results])
@@ -125,7 +134,7 @@ class Executable:
     def _late(self, index: int, address: int | None, sizes: Mapping[str, int]) -> Array:
         """A copy of an output whose size was known only while running."""
         spec = self.outputs[index]
-        result = np.empty(spec.shape_at(sizes), spec.dtype)
+        result = empty_output(spec, sizes)
         if result.nbytes and address:
             ctypes.memmove(result.ctypes.data, address, result.nbytes)
         return result
@@ -146,7 +155,7 @@ class Executable:
         if arena is None:
             try:
                 arena = aligned_empty(size)
-            except MemoryError:
+            except (MemoryError, ValueError):  # ValueError: past what NumPy can count
                 raise MemoryLimitError(f"the inference needs {size} bytes of working memory, which the system refuses") from None
         try:
             yield arena

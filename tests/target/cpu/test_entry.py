@@ -171,6 +171,14 @@ def test_memory_that_is_refused() -> None:
     assert native([np.zeros(1, np.int64)], [None], {N: 0}) == 0
 
 
+@pytest.mark.parametrize("bytes_", [N * 16, N * N, N * N * 8 - N * N * 4, maximum(N * N * N, 64), floordiv(N * N + 63, 64) * 64], ids=repr)
+def test_sizes_whose_bytes_overflow_are_refused(bytes_: Expr) -> None:
+    region = Region("arena", 1)
+    native = Native(plan([Allocate(region, bytes_), Copy(at(OUT, 0, N), at(region, 0, N))], (N,), 1, (), 2))
+    assert native([np.zeros(1, np.int64)], [None], {N: 2**60}) == OUT_OF_MEMORY
+    assert native([np.zeros(1, np.int64)], [np.zeros(1, np.int64)], {N: 1}) == 0
+
+
 def test_nested_loops_restart_their_counters() -> None:
     j, total = size("j", 0), size("total", 0)
     inner = Loop(j, STEP, None, (SetSize(total, total + 1),))

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tilewright.ir.expr import Expr, all_of, free_vars, less_equal
+from tilewright.ir import dtypes
+from tilewright.ir.expr import Expr, Op, all_of, cast, const, free_vars, less_equal, maximum
 from tilewright.machine.description import Machine
 from tilewright.plan.steps import (
     Allocate,
@@ -37,6 +38,9 @@ from tilewright.target.cpu.codegen.expressions import ExprEmitter, style_of
 from tilewright.target.cpu.codegen.facts import Facts
 from tilewright.target.cpu.codegen.text import Function, Module, Operand, symbol
 from tilewright.target.cpu.llvm import function_attributes
+
+MOST_BYTES = 2.0**48  # of one allocation: past this it is not tried, and its formula may have overflowed
+_ARITHMETIC = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.MIN, Op.MAX, Op.SELECT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,11 @@ class EntryEmitter:
     def allocate(self, arena: Region, bytes_: Expr, keep: bool) -> None:
         pointer, capacity = self.slots[arena]
         fn = self.fn
+        none = fn.label("none")
+        if not bytes_.is_const:
+            fits = fn.label("fits")
+            fn.branch(self.expr(magnitude(bytes_) <= MOST_BYTES), fits, none)
+            fn.start(fits)
         needed = self.expr(bytes_)
         padded = fn.op(f"add i64 {needed}, {2 * ALIGNMENT - 1}")
         rounded = fn.op(f"and i64 {padded}, {-ALIGNMENT}")
@@ -174,7 +183,6 @@ class EntryEmitter:
         wanted = fn.op(f"call i64 @llvm.umax.i64(i64 {doubled}, i64 {rounded})") if keep else rounded
         fresh = fn.op(f"call ptr @aligned_alloc(i64 {ALIGNMENT}, i64 {wanted})")
         missing = fn.op(f"icmp eq ptr {fresh}, null")
-        none = fn.label("none")
         fn.branch(missing, none, got)
         fn.start(none)
         fn.do(f"store i64 {OUT_OF_MEMORY}, ptr {self.code}")
@@ -228,6 +236,24 @@ class EntryEmitter:
         fn.do(f"store i64 {fn.op(f'add i64 {last}, 1')}, ptr {counter}")
         fn.jump(head)
         fn.start(after)
+
+
+def magnitude(e: Expr) -> Expr:
+    """A float64 that no value met on the way to the integer `e` exceeds by far: where it is small, nothing has overflowed."""
+    if e.is_const:
+        return const(float(abs(e.value)), dtypes.float64)
+    parts = [magnitude(part) for part in e.args[1 if e.op is Op.SELECT else 0 :]] if e.op in _ARITHMETIC else []
+    match e.op:
+        case Op.ADD | Op.SUB:
+            return parts[0] + parts[1]
+        case Op.MUL:
+            return parts[0] * parts[1]
+        case Op.FLOORDIV if e.args[1].is_const and e.args[1].value:
+            return parts[0] / parts[1]
+        case Op.MIN | Op.MAX | Op.SELECT | Op.FLOORDIV:
+            return maximum(parts[0], parts[1])
+        case _:
+            return cast(dtypes.float64, e)
 
 
 def emit_entry(plan: Plan, machine: Machine, name: str, offsets: Sequence[int]) -> tuple[str, tuple[RuntimeCheck, ...]]:
@@ -297,4 +323,3 @@ def _epilogue(entry: EntryEmitter) -> None:
         if region.kind == "arena":
             fn.do(f"call void @free(ptr {fn.op(f'load ptr, ptr {pointer}')})")
     fn.do(f"ret i64 {fn.op(f'load i64, ptr {entry.code}')}")
-
