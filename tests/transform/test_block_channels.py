@@ -62,7 +62,7 @@ def per_channel(g: GraphBuilder, channels: int, rank: int = 3) -> Value:
     return g.one(constant(RNG.uniform(0.5, 1, shape).astype(np.float32)))
 
 
-@pytest.mark.parametrize("channels", [8, 6, 5])
+@pytest.mark.parametrize("channels", [8, 6, 7])
 @pytest.mark.parametrize("inputs", [3, 8, 6])
 def test_a_chain_of_convolutions_stays_blocked(inputs: int, channels: int) -> None:
     def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
@@ -142,3 +142,7 @@ def test_networks_are_blocked_throughout(model: str) -> None:
     found = [name for body in groups for name in names(body)]
     assert "blocked_convolution" in found
     assert not {"convolution", "block", "unblock"} & set(found)
+
+
+def test_channels_that_would_leave_most_lanes_empty_stay_plain() -> None:
+    assert "convolution" in names(check([f32(1, 8, 4, 5)], lambda g, x: (conv(g, x, 5),), lanes=16))

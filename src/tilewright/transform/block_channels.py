@@ -7,6 +7,7 @@ form, which is made where it is first asked for. Weights stay as they are: kerne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,11 +21,14 @@ from tilewright.graph.ops import (
     Concat,
     Constant,
     Convolution,
+    Gelu,
+    HardSwish,
     Pad,
     Reduce,
     Reshape,
     Select,
     Slice,
+    Softplus,
     Unary,
     Unblock,
     WindowReduce,
@@ -34,9 +38,12 @@ from tilewright.graph.shapes import dims_equal, is_one
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const
 
-ELEMENTWISE = (Unary, Binary, Select)
 # Lanes past the last channel hold what these make of zeros. It must stay finite, or the zero weights of the next convolution give NaN.
-FINITE = frozenset({"add", "sub", "mul", "max", "min", "neg", "abs", "sigmoid", "tanh", "erf", "exp", "floor", "ceil", "round", "select"})
+FINITE = frozenset(
+    {"add", "sub", "mul", "max", "min", "neg", "abs", "sigmoid", "tanh", "erf", "exp", "floor", "ceil", "round", "select"}
+    | {"gelu", "hard_swish", "softplus"}
+)
+WORTH = 2.0  # times the arithmetic that filling up blocks may cost
 FEW = 4  # input channels up to this are read from the plain layout
 
 
@@ -79,7 +86,7 @@ class _Blocker:
 
 def block_channels(function: Function, lanes: int) -> Function:
     """The function with float32 convolutions of constant weights, and what can follow them, in blocks of `lanes` channels."""
-    if lanes < 2 or not any(_starts(node) for node in walk_nodes(function.results)):
+    if lanes < 2 or not any(_starts(node, lanes) for node in walk_nodes(function.results)):
         return function
     state = _Blocker(lanes)
     for node in walk_nodes(function.results):
@@ -97,8 +104,8 @@ def block_channels(function: Function, lanes: int) -> Function:
     return Function(function.name, function.params, tuple(state.plain_form(value) for value in function.results))
 
 
-def _starts(node: Node) -> bool:
-    """A convolution that is worth blocking: float32, static channels, constant weights, dense or depthwise."""
+def _starts(node: Node, lanes: int) -> bool:
+    """A convolution that is worth blocking: float32, static channels that nearly fill blocks, constant weights, dense or depthwise."""
     op = node.op
     if not isinstance(op, Convolution) or op.dtype is not dtypes.float32 or not isinstance(node.inputs[1].op, Constant):
         return False
@@ -106,16 +113,19 @@ def _starts(node: Node) -> bool:
     if x.dtype is not dtypes.float32 or w.dtype is not dtypes.float32 or not (w.is_static and x.shape[1].is_const):
         return False
     depthwise = op.groups == x.shape[1].value == w.shape[0].value
-    return w.shape[0].value >= 4 and (depthwise or op.groups == 1)
+    if not (depthwise or op.groups == 1):
+        return False
+    channels = [int(w.shape[0].value)] + ([] if depthwise or w.shape[1].value <= FEW else [int(w.shape[1].value)])
+    return math.prod(-(-n // lanes) * lanes / n for n in channels) <= WORTH
 
 
 def _blocked(state: _Blocker, node: Node) -> Value | None:
     """The blocked form of the node's result, or None where it stays plain."""
     op = node.op
     match op:
-        case Convolution() if _starts(node):
+        case Convolution() if _starts(node, state.lanes):
             return _convolution(state, node, op)
-        case Unary() | Binary() | Select():
+        case Unary() | Binary() | Select() | Gelu() | HardSwish() | Softplus():
             return _elementwise(state, node)
         case WindowReduce():
             return _pooled(state, node, op)
@@ -150,7 +160,7 @@ def _elementwise(state: _Blocker, node: Node) -> Value | None:
     shape = node.types[0].shape
     if len(shape) < 3 or not any(value in state.blocked and value.shape == shape for value in node.inputs):
         return None
-    fn = getattr(node.op, "fn", "select")
+    fn = getattr(node.op, "fn", node.op.name)
     if not state.whole(shape[1]) and fn not in FINITE:
         return None
     if not state.whole(shape[1]) and any(isinstance(v.op, Constant) and not np.all(np.isfinite(v.op.data.array)) for v in node.inputs):
