@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.frontend.onnx.models import Array, assert_like_onnxruntime, single
+from tests.frontend.onnx.models import Array, assert_like_onnxruntime, run, single
 
 
 def floats(*shape: int, dtype: Any = np.float32) -> Array:
@@ -274,3 +274,13 @@ def test_dims_of_parameters_fit_the_tensor() -> None:
     assert_like_onnxruntime(model, inputs)
     inputs = [floats(1, 2, 4, 5), floats(1, 3, 3, 2) / 4]
     assert_like_onnxruntime(single("GridSample", inputs, 20, dims={1: ["a", "b", "c", "d"]}), inputs)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout_whose_mode_is_an_input(training: bool) -> None:
+    x = floats(50, 40)
+    model = single("Dropout", [x, np.array(0.25, np.float32), np.array(training)], 13, outputs=2, seed=3)
+    y, mask = run(model, {"x0": x, "x1": np.array(0.25, np.float32), "x2": np.array(training)})
+    share = mask.mean()
+    assert 0.7 < share < 0.8 if training else share == 1
+    np.testing.assert_allclose(y, np.where(mask, x / np.float32(0.75 if training else 1), 0), rtol=1e-6)

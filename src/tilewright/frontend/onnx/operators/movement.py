@@ -398,13 +398,16 @@ def trilu(ctx: NodeContext) -> Value:
 
 
 def dropout(ctx: NodeContext) -> list[Value]:
-    """The identity, unless opset 12's training_mode is a true constant; the mask is then drawn at random."""
+    """The identity, unless opset 12's training mode is true or computed at run time; the mask is then drawn at random."""
     x = ctx.input(0)
     ratio = ctx.input(1) if ctx.version >= 12 and ctx.has(1) else ctx.constant(np.float32(ctx.attribute("ratio", 0.5)))
-    training = ctx.version >= 12 and ctx.has(2) and bool(ctx.require_constant(2, "training mode").reshape(-1)[0])
-    if not training:
+    given = ctx.input(2) if ctx.version >= 12 and ctx.has(2) else None
+    known = ctx.constant_of(2) if given is not None else None
+    if given is None or (known is not None and not known.reshape(-1)[0]):
         return [x, ones_like(ctx, x)] if ctx.wants(1) else [x]
     ratio = ctx.number(ctx.cast(ratio, dtypes.float32))
+    if known is None:
+        ratio = ctx.select(ctx.number(given), ratio, ctx.scalar_like(0, ratio))  # nothing is dropped when not training
     uniform = ctx.one(RandomUniform(x.shape, dtypes.float32, 0.0, 1.0, ctx.seed()))
     kept = ctx.binary("greater_equal", uniform, ratio)
     scale = ctx.cast(ctx.unary("reciprocal", ctx.binary("sub", ctx.constant(np.float32(1)), ratio)), x.type.dtype)
