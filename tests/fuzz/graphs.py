@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.fuzz import elementwise_steps as e
 from tests.fuzz import indexing_steps as x
+from tests.fuzz import model_steps as m
 from tests.fuzz import structured_steps as t
 from tests.fuzz.growth import Array, Growth, Unsuitable, input_array
 from tests.transform import random_graphs as plain
@@ -29,7 +30,7 @@ STEPS: dict[str, tuple[float, Step]] = {
         (0.7, t.attention), (0.5, t.recurrent),
         (1, x.gather), (0.7, x.gather_elements), (0.7, x.gather_nd), (0.7, x.scatter_elements), (0.7, x.scatter_nd), (1, x.ordering),
         (1, x.cumulative), (0.5, x.reverse_sequence), (0.6, x.positions), (0.6, x.compressed), (0.5, x.distinct), (0.7, x.branching),
-        (0.7, x.looping), (0.7, x.scanning), (0.5, x.flattened),
+        (0.7, x.looping), (1.5, m.vision), (1.2, m.transformer), (0.4, m.narrow_round_trip), (0.7, x.scanning), (0.5, x.flattened),
     )},
     **{f"plain_{step.__name__}": (0.4, lambda f, step=step: step(f.s)) for step in dict.fromkeys(plain.STEPS)},
 }  # fmt: skip

@@ -41,7 +41,7 @@ SPECS = (
     "mk,k->m", "k,k->", "m,n->mn", "m,n->nm", "abmk,abkn->abmn", "bhmd,bhnd->bhmn", "bmhd,bnhd->bhmn", "amk,bkn->abmn", "mab,abn->mn",
     "bkm,bkn->bmn", "bmk,bk->bm", "mk,mk->m", "mn,mn->mn", "mk,n->mn", "bmn,bn->mn", "mak,kn->man", "k,bk->b",
 )  # fmt: skip
-WIDE = (0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100)
+WIDE = (0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 128, 200, 257)
 
 
 def contraction(f: Growth) -> None:
@@ -62,9 +62,9 @@ def contraction(f: Growth) -> None:
         if found is not None:
             dims.update(zip(side, found.shape))
     shapes = [[dims[letter] for letter in part] for part in (left, right)]
-    if max(elements_of(shape) for shape in (*shapes, [dims[c] for c in spec.split("->")[1]])) > 2 * MOST_ELEMENTS:
+    if max(elements_of(shape) for shape in (*shapes, [dims[c] for c in spec.split("->")[1]])) > 4 * MOST_ELEMENTS:
         return
-    if elements_of(list(dims.values())) > 1 << 20:
+    if elements_of(list(dims.values())) > 1 << 22:
         return
     operands = [f.picked(dtype, shape) for dtype, shape in zip(dtypes_in, shapes, strict=True)]
     depth = elements_of([dims[c] for c in letters if c not in spec.split("->")[1]])
@@ -109,7 +109,7 @@ def convolutions(f: Growth) -> None:
     x = f.pick(lambda value, known: value.type.dtype is left and value.type.rank == rank + 2 and value.shape[1].is_const and known.bound <= 100)
     if x is None or not never_empty(x) or f.chance(0.4):
         spatial = [f.s.dim() if f.chance(0.3) else const(f.among(1, 3, 5, 7, 8, 12, 14, 17)) for _ in range(rank)]
-        shape = (f.s.dim(), const(f.among(1, 2, 3, 4, 6, 8, 16, 24)), *spatial)
+        shape = (f.s.dim(), const(f.among(1, 2, 3, 4, 6, 8, 16, 24, 32, 64)), *spatial)
         if elements_of(shape) > MOST_ELEMENTS // 2:
             return
         x = f.parameter(left, shape)
@@ -118,7 +118,7 @@ def convolutions(f: Growth) -> None:
     channels = int(x.shape[1].value)
     groups = f.among(1, 1, 1, channels, *(g for g in (2, 3, 4) if channels % g == 0))
     per_group = channels // groups
-    outs = groups * f.among(1, 1, 2, 3, 5, 8) if groups > 1 else f.among(1, 2, 3, 5, 8, 16, 17, 32)
+    outs = groups * f.among(1, 1, 2, 3, 5, 8) if groups > 1 else f.among(1, 2, 3, 5, 8, 16, 17, 32, 48, 64)
     kernel, strides, dilations, low, high = [], [], [], [], []
     for dim in x.shape[2:]:
         taps, stride, dilation = f.among(1, 1, 2, 3, 3, 5), f.among(1, 1, 2, 3), f.among(1, 1, 1, 2)
