@@ -45,7 +45,9 @@ GRAPHS = {
     "transposed convolution with an empty axis": Graph(
         """
         def main(x: float32[2, 1, 1, 2], w: float32[1, 2, 1, 1]):
-            v0 = convolution_transpose(x, w, strides=(3, 3), dilations=(2, 1), low=(1, 1), high=(1, 0), output_padding=(1, 0), groups=1, dtype=float32)
+            v0 = convolution_transpose(
+                x, w, strides=(3, 3), dilations=(2, 1), low=(1, 1), high=(1, 0), output_padding=(1, 0), groups=1, dtype=float32,
+            )
             return v0
         """
     ),

@@ -62,7 +62,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What went wrong: `kind` is `wrong`, `error` (an exception in the compiler), `crash` or `hang`; `result` the number of the wrong result."""
+    """What went wrong: `kind` is `wrong`, `error` (an exception in the compiler), `crash` or `hang`; `result` is the number of the wrong
+    result."""
 
     kind: str
     text: str
@@ -72,7 +73,8 @@ class Finding:
 def case_of(seed: int, like: tuple[str, ...] = ()) -> Case:
     grown = grow(seed, like)
     rng = np.random.default_rng([seed, 77])
-    how = How(str(rng.choice(targets(), p=_shares())), int(rng.choice((0, 1, 2, 3, 3, 3, 3))), int(rng.integers(1, 3)), str(rng.choice(("default", "strict"), p=(0.85, 0.15))))
+    target, level = str(rng.choice(targets(), p=_shares())), int(rng.choice((0, 1, 2, 3, 3, 3, 3)))
+    how = How(target, level, int(rng.integers(1, 3)), str(rng.choice(("default", "strict"), p=(0.85, 0.15))))
     return Case(grown.function, grown.inputs, how, seed)
 
 
@@ -138,5 +140,3 @@ def read_case(path: Path) -> Case:
     count = len(module.main.params)
     inputs = tuple(tuple(arrays[f"input/{turn}/{i}"] for i in range(count)) for turn in range(about["turns"]))
     return Case(module.main, inputs, How(**about["how"]), about["seed"])
-
-

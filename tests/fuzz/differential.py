@@ -22,7 +22,9 @@ from tests.fuzz.worker import Worker
 from tilewright.graph.text import format_module
 
 
-def fuzz(seconds: float, first: int, like: Sequence[str] = (), folder: Path = Path("fuzz-findings"), most: int = 10, budget: float = 60.0) -> int:
+def fuzz(
+    seconds: float, first: int, like: Sequence[str] = (), folder: Path = Path("fuzz-findings"), most: int = 10, budget: float = 60.0
+) -> int:
     """Run cases from seed `first` on for some seconds, at least one; the number of findings. Stops after `most`."""
     deadline = time.monotonic() + seconds
     found = 0

@@ -189,7 +189,12 @@ def convert(f: Growth) -> None:
 
 
 def reinterpret(f: Growth) -> None:
-    pairs = {8: (dtypes.int8, dtypes.uint8), 16: (dtypes.int16, dtypes.uint16), 32: (dtypes.int32, dtypes.uint32), 64: (dtypes.int64, dtypes.uint64)}
+    pairs = {
+        8: (dtypes.int8, dtypes.uint8),
+        16: (dtypes.int16, dtypes.uint16),
+        32: (dtypes.int32, dtypes.uint32),
+        64: (dtypes.int64, dtypes.uint64),
+    }
     x = f.pick(lambda value, known: known.exact and (integral(value, known) or value.type.dtype is dtypes.float32))
     if x is not None:
         f.put(Bitcast(f.among(*pairs[x.type.dtype.bits])), (x,), 1e30, True)
@@ -305,7 +310,11 @@ def quantization(f: Growth) -> None:
 
 
 def resize(f: Growth) -> None:
-    x = f.pick(lambda value, known: value.type.dtype is dtypes.float32 and value.type.rank in (3, 4) and elements(value) < 2000 and never_empty(value))
+    x = f.pick(
+        lambda value, known: (
+            value.type.dtype is dtypes.float32 and value.type.rank in (3, 4) and elements(value) < 2000 and never_empty(value)
+        )
+    )
     if x is None:
         return
     spatial = 2 if x.type.rank == 4 else 1

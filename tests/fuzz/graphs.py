@@ -77,7 +77,7 @@ def _finished(f: Growth) -> Function:
     made = [value for value in f.s.pool if not isinstance(value.op, Parameter)] or list(f.s.params)
     picked = made[-2:] + [made[int(i)] for i in f.rng.integers(0, len(made), 3)]
     results = tuple(dict.fromkeys(picked))
-    reached = {node for node in walk_nodes(results)}
+    reached = set(walk_nodes(results))
     params = [value for value in f.s.params if value.node in reached]
     if f.s.sizes:
         params.append(f.s.g.one(Parameter("sizes", tensor(dtypes.bool_, f.s.sizes))))

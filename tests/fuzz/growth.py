@@ -51,7 +51,9 @@ class Growth:
         """A random integer, both ends included."""
         return int(self.rng.integers(low, high + 1))
 
-    def parameter(self, dtype: DType, shape: Sequence[Expr | int], how: Draw | None = None, bound: float = 4.0, exact: bool = True) -> Value:
+    def parameter(
+        self, dtype: DType, shape: Sequence[Expr | int], how: Draw | None = None, bound: float = 4.0, exact: bool = True
+    ) -> Value:
         type_ = tensor(dtype, shape)
         if any(v not in self.s.sizes for v in free_vars(*type_.shape)):
             raise Unsuitable  # sizes that depend on data cannot be sizes of inputs

@@ -129,7 +129,11 @@ def ordering(f: Growth) -> None:
 
 
 def cumulative(f: Growth) -> None:
-    x = f.pick(lambda value, known: value.type.rank >= 1 and value.type.dtype.kind != "bool" and known.bound <= (20 if floating(value, known) else 1e30))
+    x = f.pick(
+        lambda value, known: (
+            value.type.rank >= 1 and value.type.dtype.kind != "bool" and known.bound <= (20 if floating(value, known) else 1e30)
+        )
+    )
     if x is None:
         return
     fn = f.among("sum", "sum", "max", "min", "prod")
@@ -193,7 +197,14 @@ def _matmul():  # type: ignore[no-untyped-def]
 
 
 def distinct(f: Growth) -> None:
-    x = f.pick(lambda value, known: known.exact and value.type.rank >= 1 and (integral(value, known) or value.type.dtype is dtypes.float32) and elements(value) < 500)
+    x = f.pick(
+        lambda value, known: (
+            known.exact
+            and value.type.rank >= 1
+            and (integral(value, known) or value.type.dtype is dtypes.float32)
+            and elements(value) < 500
+        )
+    )
     if x is None or not never_empty(x):
         return
     axis = None if f.chance(0.6) else f.whole(0, x.type.rank - 1)
@@ -270,7 +281,9 @@ def _scalar():  # type: ignore[no-untyped-def]
 
 
 def scanning(f: Growth) -> None:
-    x = f.pick(lambda value, known: value.type.dtype is dtypes.float32 and value.type.rank >= 1 and known.bound <= 50 and elements(value) < 2000)
+    x = f.pick(
+        lambda value, known: value.type.dtype is dtypes.float32 and value.type.rank >= 1 and known.bound <= 50 and elements(value) < 2000
+    )
     if x is None or x.shape[0] is const(0):
         return
     start = f.picked(dtypes.float32, x.shape[1:])

@@ -105,7 +105,11 @@ def _vision_block(f: Growth, x: Value, earlier: list[Value]) -> Value:
         return emit(f, Reshape(x.shape), emit(f, Transpose((0, 2, 1, 3, 4)), split))
     if kind == "gate":
         pooled = emit(f, Reduce("sum", (2, 3), True), x)
-        scaled = emit(f, Unary("tanh"), emit(f, Convolution((1, 1), (1, 1), (ZERO,) * 2, (ZERO,) * 2, 1, F32), pooled, weights(f, channels, channels, 1, 1)))
+        scaled = emit(
+            f,
+            Unary("tanh"),
+            emit(f, Convolution((1, 1), (1, 1), (ZERO,) * 2, (ZERO,) * 2, 1, F32), pooled, weights(f, channels, channels, 1, 1)),
+        )
         return emit(f, Binary("mul"), x, scaled)
     if kind == "crop" and channels >= 4:
         part = const(f.whole(1, channels - 1))
@@ -157,7 +161,9 @@ def transformer(f: Growth) -> None:
             scores = emit(f, Contract("abmk,abkn->abmn", F32), q, emit(f, Transpose((0, 1, 3, 2)), k))
         scores = emit(f, Binary(f.among("mul", "div")), scores, f.number(f.among(0.5, 2.0), F32))
         if f.chance(0.5):
-            scores = emit(f, Binary("add"), scores, f.operand(F32, f.among((length, length), (batch, ONE, ONE, length), (ONE, ONE, length, length))))
+            scores = emit(
+                f, Binary("add"), scores, f.operand(F32, f.among((length, length), (batch, ONE, ONE, length), (ONE, ONE, length, length)))
+            )
         shares = emit(f, Softmax(-1), scores)
         mixed = emit(f, Contract("abmk,abkn->abmn", F32), shares, v)
         joined = emit(f, Reshape((batch, length, const(width))), emit(f, Transpose((0, 2, 1, 3)), mixed))
@@ -195,6 +201,3 @@ def narrow_round_trip(f: Growth) -> None:
             x = emit(f, Unary("abs"), x)
         narrow = f.put(Cast(dtype), (x,), 8.0, True)
         f.put(Cast(F32), (narrow,), 8.0, True)
-
-
-__all__ = ["narrow_round_trip", "transformer", "vision"]

@@ -27,9 +27,27 @@ RUNS = 5
 # Operators that never round, whatever their operands.
 EXACT = (Reshape, RefineShape, Transpose, BroadcastTo, Slice, Pad, Concat, Constant, Iota, SizeValue, BindSize)
 EXACT_FUNCTIONS = frozenset(
-    "neg abs sign floor ceil round trunc min max equal not_equal less less_equal greater greater_equal isnan isinf".split()
+    [
+        "neg",
+        "abs",
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "min",
+        "max",
+        "equal",
+        "not_equal",
+        "less",
+        "less_equal",
+        "greater",
+        "greater_equal",
+        "isnan",
+        "isinf",
+    ]
 )
-ARITHMETIC = frozenset("add sub mul div reciprocal sqrt".split())
+ARITHMETIC = frozenset(["add", "sub", "mul", "div", "reciprocal", "sqrt"])
 FUNCTION_ULPS = 8.0  # of approximated functions, with some room
 
 
@@ -67,7 +85,11 @@ class NoisyInterpreter(_Interpreter):
         narrow = x.dtype.itemsize < 4
         factor = 1.0 + size * unit(x.dtype) * self.rng.uniform(-1, 1, x.shape)
         with np.errstate(all="ignore"):
-            return (x.astype(np.float64) * factor).astype(x.dtype) if not narrow else (x.astype(np.float32) * factor.astype(np.float32)).astype(x.dtype)
+            return (
+                (x.astype(np.float64) * factor).astype(x.dtype)
+                if not narrow
+                else (x.astype(np.float32) * factor.astype(np.float32)).astype(x.dtype)
+            )
 
 
 def terms(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> float:

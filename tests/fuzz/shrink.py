@@ -88,7 +88,7 @@ def _with(case: Case, function: Function | None) -> Iterator[Case]:
     """The case with another function of the same parameters; unused ones go."""
     if function is None:
         return
-    reached = {node for node in walk_nodes(function.results)}
+    reached = set(walk_nodes(function.results))
     kept = [i for i, param in enumerate(function.params) if param.node in reached]
     needed = {v for node in reached for t in node.types for d in t.shape for v in free_vars(d)}
     known = {v for i in kept for d in function.params[i].shape for v in free_vars(d)}
@@ -141,7 +141,10 @@ def _smaller_dims(case: Case) -> Iterator[Case]:
             if 0 < smaller < n:
                 shape = {const(n): const(smaller)}
                 inputs = tuple(
-                    tuple(_cropped(array, [shape.get(d, const(m)) for d, m in zip(p.shape, array.shape, strict=True)]) for p, array in zip(params, arrays, strict=True))
+                    tuple(
+                        _cropped(array, [shape.get(d, const(m)) for d, m in zip(p.shape, array.shape, strict=True)])
+                        for p, array in zip(params, arrays, strict=True)
+                    )
                     for arrays in case.inputs
                 )
                 yield from _reshaped(case, shape, inputs)
@@ -150,7 +153,13 @@ def _smaller_dims(case: Case) -> Iterator[Case]:
 def _known_sizes(case: Case) -> Iterator[Case]:
     """A named size made a constant."""
     for name in {v for p in case.function.params for d in p.shape for v in free_vars(d)}:
-        values = {int(a.shape[i]) for inputs in case.inputs for p, a in zip(case.function.params, inputs, strict=True) for i, d in enumerate(p.shape) if d is name}
+        values = {
+            int(a.shape[i])
+            for inputs in case.inputs
+            for p, a in zip(case.function.params, inputs, strict=True)
+            for i, d in enumerate(p.shape)
+            if d is name
+        }
         if len(values) == 1:
             yield from _reshaped(case, {name: const(values.pop())}, case.inputs)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.fuzz.elementwise_steps import floating, integral
-from tests.fuzz.growth import FLOATS, MOST_ELEMENTS, ONE, Growth, elements, elements_of, never_empty, positive
+from tests.fuzz.elementwise_steps import floating
+from tests.fuzz.growth import MOST_ELEMENTS, ONE, Growth, elements, elements_of, never_empty, positive
 from tests.transform.random_graphs import Known
 from tilewright.graph.node import Value
 from tilewright.graph.ops import (
@@ -106,7 +106,9 @@ def convolutions(f: Growth) -> None:
     """One to three spatial axes, groups, depthwise, strides, dilations, padding that differs on both sides."""
     rank = f.among(1, 2, 2, 2, 3)
     (left, right), result = _product_dtypes(f)
-    x = f.pick(lambda value, known: value.type.dtype is left and value.type.rank == rank + 2 and value.shape[1].is_const and known.bound <= 100)
+    x = f.pick(
+        lambda value, known: value.type.dtype is left and value.type.rank == rank + 2 and value.shape[1].is_const and known.bound <= 100
+    )
     if x is None or not never_empty(x) or f.chance(0.4):
         spatial = [f.s.dim() if f.chance(0.3) else const(f.among(1, 3, 5, 7, 8, 12, 14, 17)) for _ in range(rank)]
         shape = (f.s.dim(), const(f.among(1, 2, 3, 4, 6, 8, 16, 24, 32, 64)), *spatial)
@@ -273,7 +275,7 @@ def recurrent(f: Growth) -> None:
     d = 2 if direction == "bidirectional" else 1
     hidden = f.among(1, 2, 3, 5, 8, 16)
     steps, batch, width = f.s.dim(), f.s.dim(), f.among(1, 2, 3, 8)
-    if steps.is_const and steps.value > 12 or (batch.is_const and batch.value > 12):
+    if (steps.is_const and steps.value > 12) or (batch.is_const and batch.value > 12):
         return
     dtype = f.among(dtypes.float32, dtypes.float32, dtypes.float64)
     x = f.picked(dtype, (steps, batch, const(width)))
@@ -300,8 +302,3 @@ def recurrent(f: Growth) -> None:
         f.put_all(Gru(hidden, direction, acts, None, f.chance(0.5), tuple(given)), operands, known, known)
     else:
         f.put_all(Rnn(hidden, direction, (activation("tanh"),) * d, None, tuple(given)), operands, known, known)
-
-
-__all__ = [
-    "FLOATS", "attention", "contraction", "convolutions", "integral", "normalized", "pooling", "position_of_extreme", "recurrent", "reduction",
-]  # fmt: skip

@@ -103,7 +103,9 @@ def test_a_miscompilation_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(cases, "compile_module", wrong)
     finding = run_case(example())
-    assert finding is not None and finding.kind == "wrong" and finding.result == 1
+    assert finding is not None
+    assert finding.kind == "wrong"
+    assert finding.result == 1
     small, found = shrink(example(), finding, Here(), 30.0)
     assert found.kind == "wrong"
     operators = [node.op.name for node in walk_nodes(small.function.results) if node.op.name not in ("parameter", "constant")]
@@ -116,13 +118,14 @@ def test_a_crash_is_a_finding_and_the_next_case_runs() -> None:
         assert worker.process is not None
         worker.process.kill()
         found = worker.ask({"seed": 1})
-        assert found is not None and found.kind == "crash" and "SIGKILL" in found.text
+        assert found is not None
+        assert found.kind == "crash"
+        assert "SIGKILL" in found.text
         assert worker.ask({"seed": 1}) is None
 
 
 def test_a_hang_is_a_finding() -> None:
     with Worker(limit=0.01) as worker:
         found = worker.ask({"seed": 1})
-        assert found is not None and found.kind == "hang"
-
-
+        assert found is not None
+        assert found.kind == "hang"

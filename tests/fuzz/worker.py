@@ -1,6 +1,7 @@
 """Cases run in a process of their own, so that a crash or a hang is a finding and not the end.
 
-The process reads one JSON request a line (`{"seed": 1, "like": []}` or `{"file": "case.zip"}`) and answers with one line: null, or a finding.
+The process reads one JSON request a line (`{"seed": 1, "like": []}` or `{"file": "case.zip"}`) and answers with one line: null, or
+a finding.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Worker:
         return self._gone()
 
     def _gone(self) -> int:
-        assert self.process is not None and self.process.stdin is not None
+        assert self.process is not None
+        assert self.process.stdin is not None
         code = self.process.wait()
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -56,7 +58,8 @@ class Worker:
         """The finding of a case, if there is one."""
         if self.process is None:
             self._start()
-        assert self.process is not None and self.process.stdin is not None
+        assert self.process is not None
+        assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
