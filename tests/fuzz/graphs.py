@@ -15,6 +15,7 @@ from tests.fuzz.growth import Array, Growth, Unsuitable, input_array
 from tests.transform import random_graphs as plain
 from tests.transform.random_graphs import Generator
 from tilewright.graph.node import Function, Parameter, Value, walk_nodes
+from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, evaluate_int, size
 from tilewright.ir.types import tensor
@@ -48,7 +49,7 @@ def grow(seed: int, like: Sequence[str] = ()) -> Grown:
     """The case of a seed. `like`: names of STEPS (or parts of names) that it is to be made of mostly."""
     rng = np.random.default_rng(seed)
     low = 0 if rng.random() < 0.08 else 1
-    sizes = (size("N", low, 40), size("M", 2, 24)) if rng.random() < 0.6 else ()
+    sizes = _sizes(rng, low)
     dims = (1, 1, 2, 3, 4) if rng.random() < 0.4 else (1, 2, 3, 5, 7, 8, 9, 16, 17)
     f = Growth(Generator(rng, sizes, dims))
     for _ in range(int(rng.integers(1, 3))):
@@ -72,6 +73,19 @@ def grow(seed: int, like: Sequence[str] = ()) -> Grown:
     return Grown(function, tuple(inputs_of(f, function, int(rng.integers(1 << 30))) for _ in range(3 if sizes else 1)))
 
 
+def _sizes(rng: np.random.Generator, low: int) -> tuple[Expr, ...]:
+    """Symbolic dims for the shapes of a case: named sizes with ranges and multiples, often also sums and products of them."""
+    if rng.random() < 0.4:
+        return ()
+    if rng.random() < 0.15:
+        n = size("N", 4, 40, 4)
+    else:
+        n = size("N", low, 40 if rng.random() < 0.7 else None)
+    m = size("M", 2, 24)
+    derived = (canonical(n * 2), canonical(m + 1), canonical(n + m), canonical(m * 3 - 1))
+    return (n, m) if rng.random() < 0.6 else (n, m, derived[int(rng.integers(4))])
+
+
 def _finished(f: Growth) -> Function:
     """The last values and some others as results; only parameters that they reach, and those that determine the named sizes."""
     made = [value for value in f.s.pool if not isinstance(value.op, Parameter)] or list(f.s.params)
@@ -79,8 +93,8 @@ def _finished(f: Growth) -> Function:
     results = tuple(dict.fromkeys(picked))
     reached = set(walk_nodes(results))
     params = [value for value in f.s.params if value.node in reached]
-    if f.s.sizes:
-        params.append(f.s.g.one(Parameter("sizes", tensor(dtypes.bool_, f.s.sizes))))
+    if f.names:
+        params.append(f.s.g.one(Parameter("sizes", tensor(dtypes.bool_, f.names))))
     return Function("main", tuple(params), results)
 
 
@@ -89,14 +103,15 @@ def random_sizes(rng: np.random.Generator, sizes: Sequence[Expr]) -> dict[Expr, 
     values = {}
     for name in sizes:
         low, high = name.attr.lo, name.attr.hi
-        choices = [n for n in (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40) if low <= n <= high]
+        frequent = (0, 1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 40)
+        choices = [n for n in frequent if low <= n <= (40 if high is None else high) and n % name.attr.multiple == 0]
         values[name] = int(rng.choice(choices[: 12 if rng.random() < 0.7 else None]))
     return values
 
 
 def inputs_of(f: Growth, function: Function, seed: int) -> tuple[Array, ...]:
     rng = np.random.default_rng(seed)
-    sizes = random_sizes(rng, f.s.sizes)
+    sizes = random_sizes(rng, f.names)
 
     def array(param: Value) -> Array:
         return input_array(f.draws.get(param), rng, tuple(evaluate_int(dim, sizes) for dim in param.shape), param.type.dtype)

@@ -12,7 +12,7 @@ from tilewright.graph.node import Operator, Parameter, Value
 from tilewright.graph.ops import constant
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, const, free_vars, size
+from tilewright.ir.expr import Expr, const, evaluate_int, free_vars, size
 from tilewright.ir.types import tensor
 
 Array = np.ndarray
@@ -41,6 +41,11 @@ class Growth:
     def rng(self) -> np.random.Generator:
         return self.s.rng
 
+    @property
+    def names(self) -> tuple[Expr, ...]:
+        """The named sizes that shapes may mention."""
+        return free_vars(*self.s.sizes)
+
     def chance(self, p: float) -> bool:
         return bool(self.rng.random() < p)
 
@@ -55,7 +60,7 @@ class Growth:
         self, dtype: DType, shape: Sequence[Expr | int], how: Draw | None = None, bound: float = 4.0, exact: bool = True
     ) -> Value:
         type_ = tensor(dtype, shape)
-        if any(v not in self.s.sizes for v in free_vars(*type_.shape)):
+        if any(v not in self.names for v in free_vars(*type_.shape)):
             raise Unsuitable  # sizes that depend on data cannot be sizes of inputs
         value = self.s.g.one(Parameter(f"x{len(self.s.params)}", type_))
         self.s.params.append(value)
@@ -114,8 +119,8 @@ def elements_of(shape: Sequence[Expr]) -> int:
 
 
 def never_empty(value: Value) -> bool:
-    """No axis can be of size 0."""
-    return all(dim.value > 0 if dim.is_const else bool(dim.attr is not None and getattr(dim.attr, "lo", 0)) for dim in value.shape)
+    """No axis can be of size 0; dims are taken to grow with their sizes."""
+    return all(evaluate_int(dim, {v: v.attr.lo for v in free_vars(dim)}) > 0 for dim in value.shape)
 
 
 def static_dims(value: Value) -> bool:

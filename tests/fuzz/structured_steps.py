@@ -60,7 +60,7 @@ def contraction(f: Growth) -> None:
         own = dtypes_in[0] if side is left else dtypes_in[1]
         found = f.pick(lambda value, known: value.type.dtype is own and value.type.rank == len(side) and known.bound <= 100)
         if found is not None:
-            dims.update(zip(side, found.shape))
+            dims.update(zip(side, found.shape, strict=True))
     shapes = [[dims[letter] for letter in part] for part in (left, right)]
     if max(elements_of(shape) for shape in (*shapes, [dims[c] for c in spec.split("->")[1]])) > 4 * MOST_ELEMENTS:
         return
