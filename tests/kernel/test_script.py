@@ -168,7 +168,7 @@ HEAD = "def f(x: float32[N, 64], y: Out[float32[N]]):\n"
                 "         t = t + 1.0\n"
                 "         ^\n"
                 "  why:   names are bound once\n"
-                "  try:   keep what changes in a local buffer\n"
+                "  try:   keep what changes in a buffer: t = local(float32[()]), then t[()] = ...\n"
                 "  docs:  docs/errors.md#parse-error"
             ),
         ),
@@ -188,6 +188,7 @@ def test_errors_show_the_line(body: str, message: str) -> None:
         ("def f(x):\n    pass", "parameter x has no type"),
         (HEAD + "    y[0] = x[0]\n", "x has 2 dimensions, indexed with 1"),
         (HEAD + "    y[0] = float64(1.0)\n", "is float64, where float32 is needed"),
+        (HEAD + "    for i in range(4):\n        y += 1.0\n", r"`y` cannot change"),
         (HEAD + "    return y\n", "`return y` has no meaning in a kernel"),
         (HEAD + "    N[0] = 1.0\n", "`N` is not a buffer"),
         (HEAD + "    for i in range(0, N):\n        pass\n", "1 loop variables have 2 extents"),

@@ -198,6 +198,8 @@ class _Reader:
             case ast.AugAssign(ast.Subscript() as target, op, value):
                 combined = ast.copy_location(ast.BinOp(target, op, value), node)
                 return self.store(target, combined)
+            case ast.AugAssign(ast.Name(target)):
+                raise parse_error(node, f"`{target}` cannot change", why="names are bound once", hint=changing(target))
             case ast.Assign([ast.Name(target)], ast.Call(ast.Name(word)) as call) if word in _SCOPES:
                 buffer = self.scratch(node, target, call, _SCOPES[word])
                 if buffer not in self.owners[-1]:
@@ -351,9 +353,7 @@ class _Reader:
 
     def define(self, node: ast.AST, name: str, thing: Expr | Buffer) -> None:
         if name in self.names:
-            raise parse_error(
-                node, f"`{name}` is already defined here", why="names are bound once", hint="keep what changes in a local buffer"
-            )
+            raise parse_error(node, f"`{name}` is already defined here", why="names are bound once", hint=changing(name))
         if name in RESERVED:
             raise parse_error(node, f"`{name}` is a word of the language", hint="choose another name")
         self.names[name] = thing
@@ -388,3 +388,8 @@ def _options(call: ast.Call, allowed: Sequence[str]) -> dict[str, Any]:
         else:
             options[keyword.arg] = number(keyword.value)
     return options
+
+
+def changing(name: str) -> str:
+    """What to write for a name whose value is to change."""
+    return f"keep what changes in a buffer: {name} = local(float32[()]), then {name}[()] = ..."
