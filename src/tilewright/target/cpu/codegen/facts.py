@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, Op, const, mul
+from tilewright.ir.affine import ZERO, Linear, Monomial, add_scaled, linear, scale, sorted_terms, to_expr
+from tilewright.ir.expr import Expr, Op, const, free_vars, mul
+from tilewright.ir.simplify import simplify
 from tilewright.kernel.nodes import Buffer, Stmt, Store, children
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float
 
@@ -88,15 +92,14 @@ class Facts:
         key = (buffer, indices)
         found = self._terms.get(key)
         if found is None:
-            terms: dict[Expr, int] = {}
-            constant = 0
+            form = ZERO
             for index, stride in zip(indices, self.strides(buffer), strict=True):
-                if stride.op is Op.CONST:
-                    constant += _collect(index, stride.attr, terms)
-                else:
-                    constant += _collect(mul(index, stride), 1, terms)
-            found = _finished(terms, constant)
-            self._terms[key] = found
+                part = scale(linear(index), stride.attr) if stride.op is Op.CONST else linear(mul(index, stride))
+                form = add_scaled(form, part)
+            if any(atom.op is Op.FLOORMOD for atoms in form.terms for atom in atoms):
+                # A flat index that was taken apart comes back here: (x // k) * (c * k) + (x % k) * c is c * x.
+                form = linear(simplify(to_expr(form)))
+            found = self._terms[key] = _terms(form)
         return found
 
     def difference(self, a: Expr, b: Expr) -> Terms:
@@ -104,49 +107,16 @@ class Facts:
         key = (a, b)
         found = self._terms.get(key)
         if found is None:
-            terms: dict[Expr, int] = {}
-            constant = _collect(a, 1, terms)
-            constant += _collect(b, -1, terms)
-            found = _finished(terms, constant)
-            self._terms[key] = found
+            found = self._terms[key] = _terms(add_scaled(linear(a), linear(b), -1))
         return found
 
 
-def _collect(e: Expr, scale: int, terms: dict[Expr, int]) -> int:
-    """Adds scale * e to `terms`; gives the constant part."""
-    op = e.op
-    if op is Op.CONST:
-        return int(e.attr) * scale
-    if op is Op.ADD:
-        return _collect(e.args[0], scale, terms) + _collect(e.args[1], scale, terms)
-    if op is Op.SUB:
-        return _collect(e.args[0], scale, terms) + _collect(e.args[1], -scale, terms)
-    if op is Op.MUL:
-        a, b = e.args
-        if b.op is Op.CONST:
-            return _collect(a, scale * int(b.attr), terms)
-        if a.op in (Op.ADD, Op.SUB):
-            sign = 1 if a.op is Op.ADD else -1
-            return _collect(mul(a.args[0], b), scale, terms) + _collect(mul(a.args[1], b), sign * scale, terms)
-        if a.op is Op.CONST:
-            return _collect(b, scale * int(a.attr), terms)
-        if a.op is Op.MUL and a.args[1].op is Op.CONST:
-            return _collect(mul(a.args[0], b), scale * int(a.args[1].attr), terms)
-        if b.op is Op.MUL and b.args[1].op is Op.CONST:
-            return _collect(mul(a, b.args[0]), scale * int(b.args[1].attr), terms)
-    terms[e] = terms.get(e, 0) + scale
-    return 0
+def _terms(form: Linear) -> Terms:
+    return tuple([(_product(atoms), coefficient) for atoms, coefficient in sorted_terms(form)]), form.constant
 
 
-def _finished(terms: dict[Expr, int], constant: int) -> Terms:
-    # (x // k) * (c * k) + (x % k) * c is c * x: the way that a flat index comes back after it was taken apart.
-    for term in [t for t in terms if t.op is Op.FLOORMOD and t.dtype is dtypes.int64]:
-        x, k = term.args
-        if k.op is not Op.CONST or not terms.get(term):
-            continue
-        quotient = next((t for t in terms if t.op is Op.FLOORDIV and t.args == term.args), None)
-        coefficient = terms[term]
-        if quotient is not None and terms[quotient] == coefficient * k.attr:
-            del terms[quotient], terms[term]
-            constant += _collect(x, coefficient, terms)
-    return tuple([(term, coefficient) for term, coefficient in terms.items() if coefficient]), constant
+def _product(atoms: Monomial) -> Expr:
+    """The product with what depends on sizes alone in front: that part is then one value for all iterations."""
+    fixed = [atom for atom in atoms if all(v.attr.lo is not None for v in free_vars(atom))] if len(atoms) > 1 else []
+    moving = [atom for atom in atoms if atom not in fixed]
+    return reduce(mul, [*fixed, *moving])
