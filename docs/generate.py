@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import operators_table
 from snippets import pages, refreshed, snippets_of
 
 from tilewright.machine.cpus import CPUS
@@ -68,8 +69,25 @@ def accuracy_rows() -> str:
     return markdown_table(("function", "float32", "float64", "notes"), rows)
 
 
+def operators(domain: str) -> str:
+    return markdown_table(("operator", "versions", "dtypes", "cases", "symbolic"), operators_table.operator_rows(domain))
+
+
+def suite_rows() -> str:
+    return markdown_table(("kind", "cases", "pass", "others"), operators_table.suite_rows())
+
+
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "numerics.md": {"ACCURACY": accuracy_rows},
+    "operators.md": {
+        "VERSION": operators_table.version,
+        "SUITE": suite_rows,
+        "ONNX": lambda: operators(""),
+        "ML": lambda: operators("ai.onnx.ml"),
+        "TRAINING": lambda: operators("ai.onnx.preview.training"),
+        "MICROSOFT": lambda: operators("com.microsoft"),
+        "MISSING": operators_table.missing,
+    },
     "settings.md": {"TABLE": settings_rows},
     "targets.md": {"NAMES": cpu_rows, "OPTIONS": option_rows},
 }

@@ -72,7 +72,7 @@ def keep(results: Iterable[Result], cases: Mapping[str, TestCase]) -> None:
 
 def summarise(cases: Mapping[str, TestCase]) -> dict[str, Any]:
     """Counts by kind, and what was tested of each operator; of the stored lists."""
-    failing = {variant: read_failing(variant).cases for variant in LISTS}
+    failing = {variant: read_failing(variant).cases for variant in LISTS if LISTS[variant].exists()}
     kinds = {}
     for kind in KINDS:
         outcomes = Counter(failing["static"].get(case, ("pass", ""))[0] for case in cases if case.startswith(f"{kind}/"))
@@ -95,7 +95,7 @@ def operators(cases: Mapping[str, TestCase], failing: Mapping[str, Mapping[str, 
         if key not in failing["static"]:
             counts[operator]["passed"] += 1
             passed_dtypes[operator].add(first_dtype(model))
-        if with_symbolic_dims(model) is not None:
+        if "symbolic" in failing and with_symbolic_dims(model) is not None:
             counts[operator]["symbolic"] += 1
             counts[operator]["symbolic_passed"] += key not in failing["symbolic"]
     schemas = schema_versions()
