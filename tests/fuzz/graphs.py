@@ -65,6 +65,8 @@ def grow(seed: int, like: Sequence[str] = ()) -> Grown:
         name = chosen[int(rng.choice(len(chosen), p=weights / weights.sum()))]
         if like and rng.random() < 0.3:
             name = names[int(rng.integers(len(names)))]
+        if name == "plain_gather" and f.fresh:  # it would take from axes that may turn out empty
+            continue
         try:
             STEPS[name][1](f)
         except (Unsuitable, TypeRuleError):

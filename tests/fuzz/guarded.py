@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def guarded_bytes(size: int, at_end: bool) -> Array:
-    """`size` bytes with a forbidden page right after them, or right before."""
+    """`size` bytes with a forbidden page right after them, or right before. All bits are set: what is never written shows as NaN."""
     whole = -(-size // PAGE) * PAGE
     memory = mmap.mmap(-1, whole + 2 * PAGE)
     first = np.frombuffer(memory, np.uint8)
@@ -32,14 +32,15 @@ def guarded_bytes(size: int, at_end: bool) -> Array:
         if _libc.mprotect(ctypes.c_void_p(page), PAGE, 0) != 0:
             raise OSError(ctypes.get_errno(), "mprotect failed")
     start = PAGE + (whole - size if at_end else 0)
-    return first[start : start + size]
+    inside = first[start : start + size]
+    inside[:] = 0xFF
+    return inside
 
 
 def guarded_array(shape: Sequence[int], dtype: np.dtype, at_end: bool) -> Array:
-    """An uninitialised array with guards; filled with 0xA5, so that what was never written shows."""
+    """An array with guards and no content."""
     dtype = np.dtype(dtype)
     raw = guarded_bytes(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, at_end)
-    raw[:] = 0xA5
     return raw.view(dtype).reshape(shape)
 
 

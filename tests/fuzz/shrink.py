@@ -122,7 +122,7 @@ def _cut(case: Case, node: Node) -> Iterator[Case]:
     try:
         probe = Function("probe", function.params, node.values)
         computed = [interpret(probe, inputs) for inputs in case.inputs]
-    except TilewrightError:
+    except (TilewrightError, ValueError, IndexError):  # sizes that are not known without the rest, or NumPy's own refusals
         return
     fresh = [GraphBuilder().one(Parameter(f"cut{len(function.params)}_{i}", value.type)) for i, value in enumerate(node.values)]
     changed = _replaced(function, dict(zip(node.values, fresh, strict=True)))

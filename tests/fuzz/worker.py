@@ -79,7 +79,11 @@ class Worker:
     def _start(self) -> None:
         self.answers = queue.Queue()
         command = [sys.executable, "-m", "tests.fuzz.worker"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        # What native code allocates is not empty by luck either.
+        environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.perturb=165"}
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         threading.Thread(target=_listen, args=(self.process.stdout, self.answers), daemon=True).start()
 
 
