@@ -86,8 +86,11 @@ def read_value(path: Path, info: onnx.ValueInfoProto) -> Any:
 
 
 def with_symbolic_dims(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """The model with a symbolic dim of its own for each dim of each input; None if that changes nothing. What stays: dims of 1, which may
-    broadcast, dims of 0, and integer tensors of rank 1, whose length is often the rank of something."""
+    """The model of one operator with a symbolic dim of its own for each dim of each input; None if that changes nothing, and for larger
+    models. What stays: dims of 1, which may broadcast, dims of 0, and integer tensors of rank 1, whose length is often the rank of
+    something."""
+    if len(model.graph.node) != 1:
+        return None
     changed, count = onnx.ModelProto(), 0
     changed.CopyFrom(model)
     for at, info in enumerate(changed.graph.input):

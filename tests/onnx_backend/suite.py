@@ -4,7 +4,7 @@ Outcomes: `pass`; `unsupported`, when compiling raises a TilewrightError that sa
 from another generator; `disputed`, when the suite and ONNX Runtime expect different things; `inexact`, when errors are within the
 tolerance of the greatest value but not of each value (the suite's expected results are rounded too); `wrong`, when a result differs or
 running raises; `error`, when the compiler itself is at fault; `crash`, when the process dies or hangs. Of the symbolic variant also
-`same`: the model has no dims to make symbolic.
+`same`: the model has no dims to make symbolic, or more than one operator.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def run_case(key: str, case: TestCase, variant: str, settings: dict[str, Any]) -
     if variant == "symbolic":
         model = with_symbolic_dims(opened.model)
         if model is None:
-            return "same", "no input has a dim to make symbolic"
+            return "same", "not one operator with dims to make symbolic"
     try:
         exe = tilewright.compile(model, cache=False, threads=2, progress="none", **settings)
     except FAULTS as error:
