@@ -10,7 +10,7 @@ from tests.frontend.onnx.models import assert_same, imported, operators, parse, 
 from tilewright.frontend.onnx.importer import DimRange, import_model
 from tilewright.frontend.onnx.loader import load_model
 from tilewright.ir.expr import size
-from tilewright.support.errors import GraphError, ModelError, UnsupportedDtypeError, UnsupportedOperatorError
+from tilewright.support.errors import GraphError, ModelError, TypeRuleError, UnsupportedDtypeError, UnsupportedOperatorError
 
 SHAPE_OPERATORS = {"gather", "concat", "size_value", "bind_size", "slice", "cast"}
 
@@ -280,7 +280,12 @@ def test_unsupported_operators_are_all_listed() -> None:
     ("text", "message"),
     [
         ("m (float[n] x) => (float[n] y) { y = Neg(z) }", "'z' is used before it is defined"),
-        ("m (float[n] x) => (float[n] y) { y = Neg(h)  h = Neg(x) }", "not in topological order"),
+        ("m (float[n] x) => (float[n] y) { y = Neg(h)  h = Neg(x) }", "Neg node 'h' defines it and comes later"),
+        (
+            "m (float[n] x) => (float[n] y) { a = Add(x, c) b = Exp(a) c = Neg(b) y = Neg(c) }",
+            "the nodes form a cycle: Neg node 'c' -> Add node 'a' -> Exp node 'b' -> Neg node 'c'",
+        ),
+        ("m (float[n] x) => (float[n] y) { y = Add(x, y) }", "the nodes form a cycle: Add node 'y' -> Add node 'y'"),
         ("m (float[n] x) => (float[n] y) { z = Neg(x) }", "output 'y' is not defined"),
         ("m (float[n] x) => (float[n] y) { y = Neg(x)  y = Exp(x) }", "'y' is defined twice"),
     ],
@@ -307,6 +312,41 @@ def test_wrong_nodes_are_named(text: str, message: str) -> None:
         imported(parse(text))
     assert message in str(caught.value)
     assert "node 'y'" in str(caught.value)
+
+
+def test_what_comes_too_early_is_listed_too() -> None:
+    model = parse("m (float[n] x) => (float[n] y) { y = Neg(h)  h = Neg(x) }")
+    (problem,) = import_model(load_model(model), keep_going=True).problems
+    assert problem.where == "Neg node 'y'"
+
+
+def test_names_that_two_have() -> None:
+    model = parse("m (float[n] x, float[n] z) => (float[n] y) <float[1] v = {1}, float[1] w = {2}> { a = Add(x, v)  y = Add(a, w) }")
+    model.graph.input[1].name = "x"
+    with pytest.raises(GraphError, match="two inputs of the model are called 'x'"):
+        imported(model)
+    model.graph.input[1].name = "z"
+    model.graph.initializer[1].name = "v"
+    with pytest.raises(GraphError, match="two initializers of the model are called 'v'"):
+        imported(model)
+
+
+def test_outputs_declared_with_another_dtype() -> None:
+    with pytest.raises(TypeRuleError, match="the output 'y' is declared to be float64, and is float32"):
+        imported(parse("m (float[n] x) => (double[n] y) { y = Neg(x) }"))
+
+
+def test_operator_sets_of_the_future() -> None:
+    model = parse("m (float[n] x) => (float[n] y) { y = Neg(x) }")
+    model.opset_import[0].version = onnx.defs.onnx_opset_version() + 1
+    with pytest.raises(UnsupportedOperatorError, match="is not supported"):
+        imported(model)
+
+
+def test_ranges_past_all_bounds() -> None:
+    for numbers in ("{0}, float b = {1e30}, float c = {1}", "{0}, float b = {inf}, float c = {1}"):
+        with pytest.raises(ModelError, match="more elements than memory"):
+            imported(parse(f"m () => (float[n] y) <float a = {numbers}> {{ y = Range(a, b, c) }}"))
 
 
 def test_inputs_that_cannot_be_compiled() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -12,9 +13,10 @@ from tilewright.frontend.onnx import opset6
 from tilewright.frontend.onnx.bodies import schema_function
 from tilewright.frontend.onnx.context import ModelState, NodeContext, origin_of
 from tilewright.frontend.onnx.inputs import DimRange, Dims
-from tilewright.frontend.onnx.loader import LoadedModel
+from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
 from tilewright.frontend.onnx.node_check import check_node
 from tilewright.frontend.onnx.operators.sequence import ACCEPTING
+from tilewright.frontend.onnx.order import why_undefined
 from tilewright.frontend.onnx.registry import IMPORTERS
 from tilewright.graph.node import Function, Module, Origin, Parameter, Value
 from tilewright.graph.ops import Constant, ConstantData
@@ -24,6 +26,7 @@ from tilewright.support.errors import (
     InternalError,
     ModelError,
     TilewrightError,
+    TypeRuleError,
     UnsupportedDtypeError,
     UnsupportedOperatorError,
 )
@@ -64,10 +67,10 @@ class GraphImporter:
             scope[sparse.values.name] = self.state.g.one(Constant(ConstantData(self.state.model.dense(sparse))))
 
     def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
-        defined = {name for node in nodes for name in node.output if name}
+        before: set[str] = set()
         for node in nodes:
             try:
-                self.node(node, scope, defined)
+                self.node(node, scope, nodes, before)
             except TilewrightError as error:
                 error = error.located(str(self.origin(node)))
                 if self.problems is None:
@@ -78,8 +81,9 @@ class GraphImporter:
             except Exception as error:
                 why = f"{type(error).__name__}: {error}"
                 raise InternalError(f"{node.op_type} cannot be imported", where=str(self.origin(node)), why=why) from error
+            before.update(node.output)
 
-    def node(self, node: onnx.NodeProto, scope: Scope, defined: set[str]) -> None:
+    def node(self, node: onnx.NodeProto, scope: Scope, nodes: Sequence[onnx.NodeProto], before: set[str]) -> None:
         domain = "" if node.domain == "ai.onnx" else node.domain
         version = self.state.opsets.get(domain, OLDEST_OPSET)
         if domain == "" and is_too_old(node.op_type, version):
@@ -92,7 +96,7 @@ class GraphImporter:
         if function is None:
             check_node(node, version, domain)
         importer = None if function is not None else IMPORTERS.get((domain, node.op_type))
-        inputs = self.inputs(node, scope, defined)
+        inputs = self.inputs(node, scope, nodes, before)
         if inputs is None:
             return
         if importer is not None and node.op_type not in ACCEPTING and any(value in self.state.sequences for value in inputs):
@@ -121,8 +125,10 @@ class GraphImporter:
                     raise GraphError(f"'{name}' is defined twice")
                 scope[name] = result
 
-    def inputs(self, node: onnx.NodeProto, scope: Scope, defined: set[str]) -> tuple[Value | None, ...] | None:
-        """The values of a node's inputs; None when the producer of one is already reported as a problem."""
+    def inputs(
+        self, node: onnx.NodeProto, scope: Scope, nodes: Sequence[onnx.NodeProto], before: set[str]
+    ) -> tuple[Value | None, ...] | None:
+        """The values of a node's inputs; None when the producer of one, among the nodes before, is already reported as a problem."""
         inputs: list[Value | None] = []
         for name in node.input:
             if not name:
@@ -130,14 +136,9 @@ class GraphImporter:
                 continue
             value = scope.get(name)
             if value is None:
-                if self.problems is not None and name in defined:
-                    return None  # its producer is already reported
-                why = (
-                    "the nodes form a cycle or are not in topological order"
-                    if name in defined
-                    else "no node, input or initializer defines it"
-                )
-                raise GraphError(f"'{name}' is used before it is defined", why=why)
+                if self.problems is not None and name in before:
+                    return None
+                raise GraphError(f"'{name}' is used before it is defined", why=why_undefined(name, nodes))
             inputs.append(value)
         return tuple(inputs)
 
@@ -301,6 +302,8 @@ def import_model(model: LoadedModel, dims: Mapping[str, DimRange | int] | None =
     graph = model.proto.graph
     scope: Scope = {}
     importer.initializers(graph, scope)
+    check_names(graph, model.source)
+    check_opset(opsets.get("", OLDEST_OPSET), model.source)
     inputs = [info for info in graph.input if info.name not in scope]  # initializers that are inputs too are compiled as constants
     types = Dims(state, dims or {}).types(inputs, model.source)
     params = tuple(state.g.one(Parameter(info.name, type_)) for info, type_ in zip(inputs, types, strict=True))
@@ -309,6 +312,29 @@ def import_model(model: LoadedModel, dims: Mapping[str, DimRange | int] | None =
     results, outputs = _outputs(graph, scope, state, skip_missing=bool(problems))
     main = Function("main", params, results)
     return Imported(Module({"main": main}, "main", tuple(info.name for info in inputs), outputs), tuple(problems or ()))
+
+
+def check_names(graph: onnx.GraphProto, source: str) -> None:
+    """Raise GraphError when two inputs or two initializers of a model have one name."""
+    for what, names in (
+        ("inputs", [info.name for info in graph.input]),
+        ("initializers", [*(tensor.name for tensor in graph.initializer), *(sparse.values.name for sparse in graph.sparse_initializer)]),
+    ):
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
+        if twice:
+            raise GraphError(f"two {what} of the model are called '{twice[0]}'", where=source)
+
+
+def check_opset(version: int, source: str) -> None:
+    """Raise UnsupportedOperatorError for an operator set that is newer than all that are known: what it changed is not."""
+    newest = onnx.defs.onnx_opset_version()
+    if version > newest:
+        raise UnsupportedOperatorError(
+            f"operator set {version} is not supported",
+            where=source,
+            why=f"{newest} is the newest that the installed onnx {onnx.__version__} knows",
+            hint=f"export with operator set {newest} or older, or pip install --upgrade onnx",
+        )
 
 
 def _outputs(graph: onnx.GraphProto, scope: Scope, state: ModelState, skip_missing: bool) -> tuple[tuple[Value, ...], tuple[str, ...]]:
@@ -325,6 +351,12 @@ def _outputs(graph: onnx.GraphProto, scope: Scope, state: ModelState, skip_missi
             raise ModelError(f"output '{info.name}' is a sequence of tensors", hint="only tensors can be results of a compiled model")
         if value.type.dtype is dtypes.string:
             raise UnsupportedDtypeError(f"output '{info.name}' holds strings", hint="only numbers can be results of a compiled model")
+        declared = info.type.tensor_type.elem_type
+        if declared and dtype_of(declared) is not value.type.dtype:
+            raise TypeRuleError(
+                f"the output '{info.name}' is declared to be {dtype_of(declared).name}, and is {value.type.dtype.name}",
+                where=None if value.node.origin is None else str(value.node.origin),
+            )
         results.append(value)
         names.append(info.name)
     return tuple(results), tuple(names)

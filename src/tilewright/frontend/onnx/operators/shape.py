@@ -31,6 +31,9 @@ def constant_of_shape(ctx: NodeContext) -> Value:
     return ctx.broadcast(filling, ctx.as_sizes(ctx.input(0)))
 
 
+LONGEST = 1 << 48  # elements of a range
+
+
 def range_(ctx: NodeContext) -> Value:
     """start, start + delta, ... before `limit`. The length is bound at run time when the limits are computed."""
     start, limit, delta = (ctx.number(ctx.input(index)) for index in range(3))
@@ -49,6 +52,8 @@ def _range_length(ctx: NodeContext, start: Value, limit: Value, delta: Value) ->
         first, last, step = (n.reshape(-1)[0].item() for n in numbers if n is not None)
         if step == 0:
             raise ModelError("Range with a step of 0", where=ctx.where)
+        if not abs(last - first) <= LONGEST * abs(step):
+            raise ModelError(f"Range from {first} to {last} by {step} has more elements than memory can hold", where=ctx.where)
         return ex.const(max(int(np.ceil((last - first) / step)) if isinstance(step, float) else -((first - last) // step), 0))
     known = [ctx.state.contents.scalar(value) for value in (start, limit, delta)]
     if known[0] is not None and known[1] is not None and known[2] is not None and known[2].is_const and known[2].value != 0:
