@@ -97,6 +97,17 @@ GRAPHS = {
         """,
         ({"M": 4}, {"M": 4}, {"M": 9}, {"M": 9}, {"M": 23}, {"M": 23}),
     ),
+    "an intermediate result that simplification made useless": Graph(
+        """
+        def main(x: float32[5, 17, 12, 8], y: float32[5, 17, 12, 8], z: float32[17, 1, 1]):
+            v0 = binary(y, z, fn="add")
+            v1 = bitcast(v0, dtype=int32)
+            v2 = binary(v1, v1, fn="less_equal")
+            v3 = select(v2, x, y)
+            v4, v5 = sort(v3, axis=3, descending=False)
+            return v5
+        """
+    ),
 }
 
 

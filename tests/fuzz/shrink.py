@@ -49,8 +49,8 @@ def shrink(case: Case, finding: Finding, worker: Worker, seconds: float = 60.0) 
 
 
 def _same_error(a: Finding, b: Finding) -> bool:
-    """Exceptions of the same type: the text may name other shapes."""
-    return a.kind != "error" or a.text.split(":")[0] == b.text.split(":")[0]
+    """Exceptions of the same type that begin alike: the rest may name other shapes and loops."""
+    return a.kind != "error" or a.text.split(":")[0] == b.text.split(":")[0] and a.text.split(":")[1][:16] == b.text.split(":")[1][:16]
 
 
 def _candidates(case: Case, finding: Finding) -> Iterator[Case]:
@@ -124,12 +124,17 @@ def _cut(case: Case, node: Node) -> Iterator[Case]:
         computed = [interpret(probe, inputs) for inputs in case.inputs]
     except (TilewrightError, ValueError, IndexError):  # sizes that are not known without the rest, or NumPy's own refusals
         return
-    fresh = [GraphBuilder().one(Parameter(f"cut{len(function.params)}_{i}", value.type)) for i, value in enumerate(node.values)]
+    number = max((int(op.label[3:].split("_")[0]) for op in _labels(function) if op.label.startswith("cut")), default=-1) + 1
+    fresh = [GraphBuilder().one(Parameter(f"cut{number}_{i}", value.type)) for i, value in enumerate(node.values)]
     changed = _replaced(function, dict(zip(node.values, fresh, strict=True)))
     if changed is not None:
         extended = Function(function.name, (*function.params, *fresh), changed.results)
         arrays = tuple((*inputs, *results) for inputs, results in zip(case.inputs, computed, strict=True))
         yield from _with(replace(case, inputs=arrays), extended)
+
+
+def _labels(function: Function) -> list[Parameter]:
+    return [param.op for param in function.params if isinstance(param.op, Parameter)]
 
 
 def _smaller_dims(case: Case) -> Iterator[Case]:

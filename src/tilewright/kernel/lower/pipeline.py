@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.kernel.lower.compact_buffers import compact_buffers
 from tilewright.kernel.lower.dissolve_blocks import dissolve_blocks
+from tilewright.kernel.lower.drop_unread import drop_unread
 from tilewright.kernel.lower.partition_loops import partition_loops
 from tilewright.kernel.lower.simplify_statements import simplify_statements
 from tilewright.kernel.lower.specialise_sizes import specialise_sizes, tiled_sizes
@@ -18,6 +19,8 @@ def lower(kernel: Kernel) -> Kernel:
     # First: bindings become indices and predicates conditions, which is what the other passes look at.
     rows = tiled_sizes(kernel)
     kernel = dissolve_blocks(kernel)
+    # Before buffers shrink to what is read of them: iterations of a parallel loop would store nothing anybody reads to one place.
+    kernel = drop_unread(kernel)
     # Before simplification, since it subtracts the start of a region from indices, where most terms cancel.
     kernel = compact_buffers(kernel)
     # Before partitioning, which needs conditions in their short form and outside the loops that they do not depend on.
