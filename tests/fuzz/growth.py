@@ -141,8 +141,9 @@ def full_range(dtype: DType) -> Draw:
 
     def values(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         low, high = int(dtype.lowest), int(dtype.highest)
-        inner = rng.integers(low, high, shape, dtype=dtype.numpy, endpoint=True)
-        edges = np.array([low, high, 0, 1, high - 1], dtype.numpy)[rng.integers(0, 5, shape)]
+        host = dtype.numpy if dtype.bits >= 8 else np.dtype(np.int8)
+        inner = rng.integers(low, high, shape, dtype=host, endpoint=True)
+        edges = np.array([low, high, 0, 1, high - 1], host)[rng.integers(0, 5, shape)]
         return np.where(rng.random(shape) < 0.3, edges, inner)
 
     return values
