@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.graph.operator_checks import check
 from tests.graph.ops.kernels import check_operator, types_of
 from tests.graph.ops.onnx_oracle import onnx_result
+from tilewright.graph.node import Operator
 from tilewright.graph.ops.indexing import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
 from tilewright.ir import dtypes
 from tilewright.ir.expr import size
@@ -107,3 +109,14 @@ def test_rejects_what_does_not_fit() -> None:
         ScatterElements(0).infer(types_of([np.zeros((2, 3), np.float32), np.zeros((2, 3), np.int64), np.zeros((2, 2), np.float32)]))
     with pytest.raises(TypeRuleError, match="do not index"):
         GatherNd(0).infer(types_of([np.zeros((2, 3), np.float32), np.zeros((2, 3), np.int64)]))
+
+
+@pytest.mark.parametrize(
+    ("op", "indices"),
+    [(Gather(0), np.array([0, -1, 5])), (GatherElements(0), np.array([[1, 0, 2]])), (GatherNd(0), np.array([[0], [3]]))],
+)
+def test_gathering_from_an_axis_without_elements_reads_nothing(op: Operator, indices: np.ndarray) -> None:
+    n = size("n")
+    types = (tensor(dtypes.float32, (n, 3)), tensor(dtypes.int64, indices.shape))
+    (result,) = check(op, np.zeros((0, 3), np.float32), indices, types=types)
+    assert not result.any()

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.graph.node import Array, Operator
 from tilewright.graph.ops.elementwise import expect_inputs, expect_one_dtype
-from tilewright.graph.ops.positions import clamped, clamped_array, expect_indices, inside, nest, wrapped, wrapped_array
+from tilewright.graph.ops.positions import clamped, clamped_array, element, expect_indices, inside, nest, wrapped, wrapped_array
 from tilewright.graph.ops.scalars import scalar_binary
 from tilewright.graph.shapes import dims_equal, format_shape, normalize_axis
 from tilewright.ir.expr import Expr, all_of, const
@@ -56,6 +56,9 @@ class Gather(Operator):
 
     def reference(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         x, indices = inputs
+        if x.shape[self.axis] == 0:
+            axis = self.axis % x.ndim
+            return (np.zeros(x.shape[:axis] + indices.shape + x.shape[axis + 1 :], x.dtype),)
         return (np.asarray(np.take(x, clamped_array(indices, x.shape[self.axis]), axis=self.axis)),)
 
     def define(self, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -65,7 +68,7 @@ class Gather(Operator):
 
         def value(*i: Expr) -> Expr:
             at = clamped(wrapped(indices[i[axis : axis + inner]], dim), dim)
-            return x[(*i[:axis], at, *i[axis + inner :])]
+            return element(x, (*i[:axis], at, *i[axis + inner :]), (dim,))
 
         return (k.compute("gather", x.shape[:axis] + indices.shape + x.shape[axis + 1 :], value),)
 
@@ -89,6 +92,8 @@ class GatherElements(Operator):
     def reference(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         x, indices = inputs
         axis = self.axis % x.ndim
+        if x.shape[axis] == 0:
+            return (np.zeros(indices.shape, x.dtype),)
         at: list[Array] = list(np.indices(indices.shape, sparse=True))
         at[axis] = clamped_array(indices, x.shape[axis])
         return (np.asarray(x[tuple(at)]),)
@@ -99,7 +104,7 @@ class GatherElements(Operator):
         dim = x.shape[axis]
 
         def value(*i: Expr) -> Expr:
-            return x[(*i[:axis], clamped(wrapped(indices[i], dim), dim), *i[axis + 1 :])]
+            return element(x, (*i[:axis], clamped(wrapped(indices[i], dim), dim), *i[axis + 1 :]), (dim,))
 
         return (k.compute("gather_elements", indices.shape, value),)
 
@@ -131,6 +136,8 @@ class GatherNd(Operator):
     def reference(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         x, indices = inputs
         batch, depth = self.batch_dims, indices.shape[-1]
+        if 0 in x.shape[batch : batch + depth]:
+            return (np.zeros(indices.shape[:-1] + x.shape[batch + depth :], x.dtype),)
         grid = np.indices(indices.shape[:-1], sparse=True) if indices.ndim > 1 else ()
         own = [clamped_array(indices[..., j], x.shape[batch + j]) for j in range(depth)]
         at = (*grid[:batch], *own)
@@ -146,7 +153,7 @@ class GatherNd(Operator):
         def value(*i: Expr) -> Expr:
             dims = x.shape[batch : batch + depth]
             at = [clamped(wrapped(indices[(*i[:outer], const(j))], dim), dim) for j, dim in enumerate(dims)]
-            return x[(*i[:batch], *at, *i[outer:])]
+            return element(x, (*i[:batch], *at, *i[outer:]), dims)
 
         return (k.compute("gather_nd", indices.shape[:-1] + x.shape[batch + depth :], value),)
 

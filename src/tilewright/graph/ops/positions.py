@@ -9,9 +9,10 @@ import numpy as np
 
 from tilewright.graph.node import Array
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, ExprLike, cast, const, maximum, minimum, select
+from tilewright.ir.bounds import bounds
+from tilewright.ir.expr import Expr, ExprLike, all_of, cast, const, less, maximum, minimum, select
 from tilewright.ir.types import TensorType
-from tilewright.kernel.builder import StmtBuilder
+from tilewright.kernel.builder import StmtBuilder, Tensor
 from tilewright.support.errors import TypeRuleError
 
 
@@ -30,6 +31,17 @@ def wrapped(index: Expr, dim: Expr) -> Expr:
 def clamped(position: Expr, dim: Expr) -> Expr:
     """The nearest position inside of an axis of `dim` elements."""
     return minimum(maximum(position, const(0)), dim - 1)
+
+
+def element(x: Tensor, at: Sequence[Expr], dims: Sequence[Expr]) -> Expr:
+    """x[at], where `at` holds positions clamped to the axes of extents `dims`; 0 where such an axis has no element."""
+    empty = [dim for dim in dims if not _has_elements(dim)]
+    return select(all_of(*(less(0, dim) for dim in empty)), x[tuple(at)], const(0, x.dtype)) if empty else x[tuple(at)]
+
+
+def _has_elements(dim: Expr) -> bool:
+    low = bounds(dim, {}).lo
+    return low is not None and low >= 1
 
 
 def inside(position: Expr, dim: Expr) -> Expr:
