@@ -47,6 +47,7 @@ class Operator(Interned):
     Attributes that are shapes or positions are int64 expressions, so that they may be symbolic.
     """
 
+    _numbers: ClassVar[bool] = True
     name: ClassVar[str] = ""
 
     def infer(self, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:

@@ -16,7 +16,7 @@ _finfo: Any = ml_dtypes.finfo
 Kind = Literal["bool", "int", "uint", "float", "complex", "string"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
     """One element type: `name` as printed, `kind`, width in `bits`, `numpy` dtype of host arrays."""
 

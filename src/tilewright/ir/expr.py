@@ -10,8 +10,6 @@ Comparisons build bool expressions; `==` stays identity, `equal(a, b)` builds th
 from __future__ import annotations
 
 import math
-import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -20,7 +18,7 @@ import numpy as np
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.interning import bits_key
+from tilewright.ir.interning import InternTable, bits_key
 
 
 class Op(StrEnum):
@@ -194,24 +192,20 @@ class Expr:
 
 ExprLike: TypeAlias = Expr | bool | int | float
 
-_TABLE: weakref.WeakValueDictionary[Any, Expr] = weakref.WeakValueDictionary()
-_LOCK = threading.Lock()
+_TABLE = InternTable()
 
 
 def make(op: Op, dtype: DType, args: tuple[Expr, ...] = (), attr: Attr = None) -> Expr:
     """The node with exactly these fields, no folding."""
     key = (op, dtype.name, args, bits_key(attr) if op is Op.CONST else attr)
-    found = _TABLE.get(key)
+    found: Expr | None = _TABLE.get(key)
     if found is not None:
         return found
-    with _LOCK:
-        found = _TABLE.get(key)
-        if found is None:
-            found = object.__new__(Expr)
-            found.op, found.dtype, found.args, found.attr = op, dtype, args, attr
-            found.linear_form, found.order = None, ""
-            _TABLE[key] = found
-        return found
+    made = object.__new__(Expr)
+    made.op, made.dtype, made.args, made.attr = op, dtype, args, attr
+    made.linear_form, made.order = None, ""
+    result: Expr = _TABLE.add(key, made)
+    return result
 
 
 def wrap_integer(value: int, dtype: DType) -> int:
