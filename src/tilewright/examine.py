@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.api import Dims, dim_range, target_machine
-from tilewright.compiler import constant_offsets, optimise
+from tilewright.compiler import check_memory, constant_offsets, optimise
 from tilewright.frontend.onnx.loader import LoadedModel, load_model
 from tilewright.frontend.onnx.survey import Refusal, node_named, refusal, survey
 from tilewright.graph.node import Function, Module, Node
@@ -28,7 +28,7 @@ from tilewright.plan.memory import typical_value
 from tilewright.plan.steps import Branch, Launch, Loop, Plan, Step, walk_steps
 from tilewright.runtime.examples import typical_sizes
 from tilewright.runtime.specs import SizeSpec, TensorSpec, tensor_spec
-from tilewright.support.errors import InternalError, TilewrightError, UnsupportedOperatorError
+from tilewright.support.errors import InternalError, MemoryLimitError, TilewrightError, UnsupportedOperatorError
 from tilewright.support.progress import NullProgress, Progress
 from tilewright.support.settings import Settings, current_settings
 from tilewright.target.cpu.groups import make_code
@@ -206,6 +206,10 @@ def _estimate(module: Module, groups: _Groups, progress: Progress) -> Estimate:
     with progress.stage("kernels") as stage:
         plan, constants = build_plan(module, groups, lambda: stage.advance(1))
     _, weights = constant_offsets([constant.type for constant in constants])
+    try:
+        check_memory(plan, weights, groups.settings)
+    except MemoryLimitError as error:
+        groups.missing.append(refusal(error, groups.model, None, {}))
     total = simplify(_work(plan.steps, groups.work))
     sizes = plan_sizes(plan)
     values = {size: sizes[size.name] for size in plan.sizes if size.name in sizes}
