@@ -41,7 +41,6 @@ from tilewright.transform.simplify import simplify_graph
 from tilewright.transform.sink_constants import sink_constants
 from tilewright.transform.verify import verify_module
 
-
 ENTRY = "tilewright_entry"  # stands for the entry's symbol, which is the hash of its own text
 
 
@@ -69,7 +68,7 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
         GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
         GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),
         GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
-        GraphPass("block_channels", lambda f: block_channels(f, machine.lanes(32)), 3, "channels are known; elementwise users are in the open"),
+        GraphPass("block_channels", lambda f: block_channels(f, machine.lanes(32)), 3, "channels and elementwise users are in the open"),
         GraphPass("fold_blocked", fold_constants, 3, "biases and weights filled up to whole blocks"),
         GraphPass("sink_folded", sink_constants, 0, "weights that only folding made constants reach the loops that use them"),
         GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards"),
@@ -77,7 +76,9 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
     )
 
 
-def optimise(module: Module, machine: Machine, settings: Settings, watch: Callable[[str, Module], None] = lambda name, module: None) -> Module:
+def optimise(
+    module: Module, machine: Machine, settings: Settings, watch: Callable[[str, Module], None] = lambda name, module: None
+) -> Module:
     """The module after all graph passes of `settings.opt_level`; `watch` sees it after each."""
     module = inline_calls(module)  # before every pass: they look at one function at a time
     for graph_pass in graph_passes(machine):
@@ -125,7 +126,7 @@ def compile_module(
             for constant, offset in zip(constants, offsets, strict=True):
                 array = constant.array()
                 weights[offset : offset + array.nbytes] = array.reshape(-1).view("uint8") if array.nbytes else []
-                weights[offset + array.nbytes : offset + -(-array.nbytes // ALIGNMENT) * ALIGNMENT] = 0  # builds are identical, bytes between too
+                weights[offset + array.nbytes : offset + -(-array.nbytes // ALIGNMENT) * ALIGNMENT] = 0  # builds are identical
                 stage.advance(1)
         with progress.stage("code", len(groups.pending)):
             objects = groups.objects()

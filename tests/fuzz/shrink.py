@@ -50,7 +50,7 @@ def shrink(case: Case, finding: Finding, worker: Worker, seconds: float = 60.0) 
 
 def _same_error(a: Finding, b: Finding) -> bool:
     """Exceptions of the same type that begin alike: the rest may name other shapes and loops."""
-    return a.kind != "error" or a.text.split(":")[0] == b.text.split(":")[0] and a.text.split(":")[1][:16] == b.text.split(":")[1][:16]
+    return a.kind != "error" or (a.text.split(":")[0] == b.text.split(":")[0] and a.text.split(":")[1][:16] == b.text.split(":")[1][:16])
 
 
 def _candidates(case: Case, finding: Finding) -> Iterator[Case]:

@@ -76,7 +76,10 @@ def test_inputs_constants_and_outputs_may_be_operands() -> None:
     run([f32(3)], body, [RNG.random(3, np.float32)])
 
 
-@pytest.mark.parametrize(("shape", "axis", "joined"), [((1, 2, 3), 1, True), ((2, 2, 3), 1, False), ((2, 3), 0, True), ((1, 1, 3), 2, True)])
+JOINED = [((1, 2, 3), 1, True), ((2, 2, 3), 1, False), ((2, 3), 0, True), ((1, 1, 3), 2, True)]
+
+
+@pytest.mark.parametrize(("shape", "axis", "joined"), JOINED)
 def test_only_outer_axes_of_extent_one_join_in_place(shape, axis, joined) -> None:
     f = function("p", [f32(*shape), f32(*shape)], lambda g, x, y: [g.one(Concat(axis), x, y)])
     assert is_joined_in_place(f.results[0].node) is joined

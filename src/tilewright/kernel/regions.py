@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -176,9 +177,10 @@ class Regions:
     writes: dict[Buffer, Region]
 
 
-def regions(stmt: Stmt, outer: Extents | None = None) -> Regions:
+def regions(stmt: Stmt, outer: Extents | None = None, only: Buffer | None = None) -> Regions:
     """What `stmt` reads and writes while all loops inside it run, as boxes over the variables outside it. `outer` gives the extents of
-    loops around it, outermost first; it only sharpens the answer. Scratch of blocks is left out."""
+    loops around it, outermost first; it only sharpens the answer. Scratch of blocks is left out; so are buffers other than `only`, if it
+    is given."""
     around: Extents = outer or {}
     reads: dict[Buffer, list[Region]] = {}
     writes: dict[Buffer, list[Region]] = {}
@@ -190,36 +192,43 @@ def regions(stmt: Stmt, outer: Extents | None = None) -> Regions:
             case Seq(stmts):
                 for child in stmts:
                     visit(child, inner)
-            case Block():
-                for_block = block_regions(node, inner, around)
-                for buffer, region in for_block.reads.items():
-                    reads.setdefault(buffer, []).append(region)
-                for buffer, region in for_block.writes.items():
-                    writes.setdefault(buffer, []).append(region)
             case _:
-                plain = Block("", (), (), node)
-                visit(plain, inner)
+                block = node if isinstance(node, Block) else Block("", (), (), node)
+                found = accesses(block)
+                for group, into in ((found.loads, reads), ((*found.init_stores, *found.stores), writes)):
+                    for buffer in {a.buffer: None for a in group} if only is None else (only,):
+                        region = _joined([a for a in group if a.buffer is buffer], block, inner, around)
+                        if region is not None:
+                            into.setdefault(buffer, []).append(region)
 
     visit(stmt, {})
     return Regions({b: union(r, around) for b, r in reads.items()}, {b: union(r, around) for b, r in writes.items()})
 
 
-def block_regions(block: Block, inner: Extents, outer: Extents) -> Regions:
-    """Regions of one block while the `inner` loops run. With empty `inner` these are regions of one point, over the loops' variables."""
-    bindings = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
+def read_region(block: Block, buffer: Buffer, inner: Extents, outer: Extents) -> Region | None:
+    """What one block reads of a buffer while the `inner` loops run, or None. With empty `inner` this is the region of one point, over the
+    loops' variables."""
+    return _joined([a for a in accesses(block).loads if a.buffer is buffer], block, inner, outer)
+
+
+def written_region(block: Block, buffer: Buffer, inner: Extents, outer: Extents) -> Region | None:
+    """What one block writes of a buffer while the `inner` loops run, or None."""
+    return _joined(stores_to(block, buffer), block, inner, outer)
+
+
+def stores_to(block: Block, buffer: Buffer) -> list[Access]:
+    """The block's stores to a buffer, those of the init first."""
     found = accesses(block)
-    exact = domain_predicate_only(block)
-    reads: dict[Buffer, list[Region]] = {}
-    writes: dict[Buffer, list[Region]] = {}
-    for group, into in ((found.loads, reads), (found.init_stores, writes), (found.stores, writes)):
-        for access in group:
-            into.setdefault(access.buffer, []).append(access_region(access, bindings, inner, outer))
+    return [a for a in (*found.init_stores, *found.stores) if a.buffer is buffer]
 
-    def joined(into: dict[Buffer, list[Region]]) -> dict[Buffer, Region]:
-        result = {buffer: union(parts, outer) for buffer, parts in into.items()}
-        return result if exact else {b: Region(b, r.dims, r.bounded, False) for b, r in result.items()}
 
-    return Regions(joined(reads), joined(writes))
+def _joined(group: list[Access], block: Block, inner: Extents, outer: Extents) -> Region | None:
+    """The box around all of the accesses, which are to one buffer."""
+    if not group:
+        return None
+    bindings = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
+    found = union([access_region(access, bindings, inner, outer) for access in group], outer)
+    return found if domain_predicate_only(block) else Region(found.buffer, found.dims, found.bounded, False)
 
 
 def conjuncts(condition: Expr) -> tuple[Expr, ...]:
@@ -247,6 +256,7 @@ def limits_iter(condition: Expr, block: Block) -> int | None:
     return None
 
 
+@lru_cache(maxsize=4096)
 def domain_predicate_only(block: Block) -> bool:
     """Whether the predicate only cuts points outside the block's domain, so that it hides no element that belongs to a region."""
     return all(limits_iter(condition, block) is not None for condition in conjuncts(block.predicate))

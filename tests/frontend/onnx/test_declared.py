@@ -11,7 +11,8 @@ from tilewright.ir.expr import size
 
 
 def squeezed(output: str) -> tuple:
-    graph = f"m (float[n, 1, m] x) => (float[{output}] y) {{ a = Squeeze(x) b = Sigmoid(a) two = Constant<value_float = 2.0>() y = Mul(b, two) }}"
+    body = "a = Squeeze(x) b = Sigmoid(a) two = Constant<value_float = 2.0>() y = Mul(b, two)"
+    graph = f"m (float[n, 1, m] x) => (float[{output}] y) {{ {body} }}"
     graph = graph.replace("float[]", "float")
     return imported(parse(graph)).module
 

@@ -223,7 +223,7 @@ def _pow_array(a: Any, b: Any) -> Any:
 
 def _pow(a: Expr, b: Expr) -> Expr:
     """Integers: square and multiply over the bits of the exponent, modulo 2**bits. A negative exponent truncates 1/a**-b to an integer; so
-    do exponents of at least the width in bits, with which all but -1, 0 and 1 overflow (taking each bit of them would cost ten times more)."""
+    do exponents of at least the width in bits, with which all but -1, 0 and 1 overflow (taking each bit would cost ten times more)."""
     if a.dtype.is_float:
         return call("pow", a, b)
     zero, one = const(0, a.dtype), const(1, a.dtype)

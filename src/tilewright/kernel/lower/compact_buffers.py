@@ -97,7 +97,7 @@ def _place(buffer: Buffer, path: tuple[Stmt, ...]) -> _Placement:
 
 def _region(buffer: Buffer, stmt: Stmt, loops: Mapping[Expr, Expr]) -> tuple[Region, frozenset[Expr]]:
     """The box touched in one run of `stmt`, and the loops around through which values may be carried."""
-    found = regions(stmt, dict(loops))
+    found = regions(stmt, dict(loops), buffer)
     read, written = found.reads.get(buffer), found.writes.get(buffer)
     if written is None or read is None:
         region = read or written

@@ -21,7 +21,7 @@ def drop_unread(kernel: Kernel) -> Kernel:
 
 def _read(body: Stmt) -> frozenset[Buffer]:
     """Buffers that are read for anything but their own elements."""
-    found = set()
+    found: set[Buffer] = set()
     for stmt in walk_stmts(body):
         own = stmt.buffer if isinstance(stmt, Store) else None
         found.update(load.attr for load in loads(*own_exprs(stmt)) if load.attr is not own)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tilewright.ir.expr import Expr, Op, free_vars, load, substitute, transform, var
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, Kernel, Scope, Seq, Stmt, Store, map_stmt, seq, with_fields
+from tilewright.kernel.regions import stores_to
 from tilewright.kernel.schedule.change import Change
-from tilewright.kernel.schedule.legality import stores_to, written_in_full
+from tilewright.kernel.schedule.legality import written_in_full
 from tilewright.kernel.schedule.nest import Nest, PlacedBlock, edit, fresh_iters, nested, refuse, with_body
 
 
@@ -125,7 +126,7 @@ def _all_of(nest: Nest, buffer: Buffer) -> Elements:
 
 def _elements_stored(nest: Nest, placed: PlacedBlock, buffer: Buffer) -> Elements | None:
     """The elements that the block stores, through its spatial iters; None when its stores differ or depend on more than these."""
-    stores = stores_to(placed, buffer)
+    stores = stores_to(placed.stmt, buffer)
     where = {access.indices for access in stores}
     indices = next(iter(where))
     old = {it.var: it for it in placed.stmt.iters if it.kind == "spatial"}

@@ -14,7 +14,7 @@ from tilewright.ir.prove import at_most, prove_equal
 from tilewright.ir.simplify import simplifier, simplify
 from tilewright.ir.types import product
 from tilewright.kernel.nodes import Buffer, For
-from tilewright.kernel.regions import Access, Region, accesses, block_regions, covers, domain_predicate_only, union
+from tilewright.kernel.regions import Region, covers, domain_predicate_only, read_region, stores_to, union, written_region
 from tilewright.kernel.schedule.nest import Nest, PlacedBlock, PlacedLoop, extents, refuse
 from tilewright.kernel.spans import Extents, span
 
@@ -62,8 +62,7 @@ def _private(nest: Nest, buffer: Buffer, loop: For) -> bool:
 def _disjoint(placed: PlacedBlock, buffer: Buffer, loop: For) -> bool:
     """Whether the block's stores to the buffer in two iterations of the loop never meet, the loops around it fixed."""
     block = placed.stmt
-    found = accesses(block)
-    stores = [a for a in (*found.stores, *found.init_stores) if a.buffer is buffer]
+    stores = stores_to(block, buffer)
     if not stores:
         return True
     patterns = {tuple(a.indices) for a in stores}
@@ -188,10 +187,11 @@ def check_covered(nest: Nest, buffer: Buffer, writers: list[str], reader: str, c
             continue
         if name != reader and reduction_loops(writer) & scope.keys():
             refuse(f"block '{name}' has not finished reducing into {buffer.name} when block '{reader}' reads it")
-        region = block_regions(writer.stmt, extents(writer.inside(common)), scope).writes[buffer]
-        written.append(region)
-    needed = block_regions(read_block.stmt, extents(read_block.inside(common)), scope).reads[buffer]
-    if not any(region.exact and covers(region, needed, scope) for region in written):
+        region = written_region(writer.stmt, buffer, extents(writer.inside(common)), scope)
+        if region is not None:
+            written.append(region)
+    needed = read_region(read_block.stmt, buffer, extents(read_block.inside(common)), scope)
+    if needed is not None and not any(region.exact and covers(region, needed, scope) for region in written):
         refuse(
             f"block '{reader}' reads more of {buffer.name} in one iteration of '{common.var.name}' than is written in it: "
             f"{box(needed)} of {box(union(written, scope)) if written else 'nothing'}"
@@ -230,21 +230,16 @@ def _common(placed: PlacedBlock, others: list[PlacedBlock]) -> For | None:
     return result
 
 
-def stores_to(placed: PlacedBlock, buffer: Buffer) -> list[Access]:
-    found = accesses(placed.stmt)
-    return [a for a in (*found.stores, *found.init_stores) if a.buffer is buffer]
-
-
 def written_in_full(nest: Nest, buffer: Buffer) -> bool:
     """Whether a block is seen to write every element of the buffer: its region is all of it, or it has as many points as the buffer has
     elements and stores each somewhere else (as into a packed layout whose padding it fills too)."""
     whole = Region(buffer, tuple((const(0), size) for size in buffer.shape), (True,) * len(buffer.shape), True)
     for name in nest.writers(buffer):
         writer = nest.blocks[name]
-        written = block_regions(writer.stmt, writer.outer, {}).writes[buffer]
-        if written.exact and covers(written, whole, {}):
+        written = written_region(writer.stmt, buffer, writer.outer, {})
+        if written is not None and written.exact and covers(written, whole, {}):
             return True
-        stores = stores_to(writer, buffer)
+        stores = stores_to(writer.stmt, buffer)
         spatial = {it.var: it.extent for it in writer.stmt.iters if it.kind == "spatial"}
         if (
             len({a.indices for a in stores}) == 1

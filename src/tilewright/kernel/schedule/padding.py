@@ -7,10 +7,10 @@ from tilewright.ir.expr import TRUE, Expr, Op, ceildiv, const, free_vars, less, 
 from tilewright.ir.prove import at_most, prove_equal
 from tilewright.kernel.builder import COMBINERS
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, Kernel, Stmt, Store, map_stmt
-from tilewright.kernel.regions import accesses, conjuncts, limits_iter
+from tilewright.kernel.regions import accesses, conjuncts, limits_iter, stores_to
 from tilewright.kernel.schedule.caching import swapped
 from tilewright.kernel.schedule.change import Change
-from tilewright.kernel.schedule.legality import stores_to, written_in_full
+from tilewright.kernel.schedule.legality import written_in_full
 from tilewright.kernel.schedule.nest import Nest, PlacedBlock, both, edit, extents, refuse, with_body
 from tilewright.kernel.schedule.reduction import accumulation
 from tilewright.kernel.spans import span
@@ -116,7 +116,7 @@ def _widened(
         if buffer not in nest.kernel.scratch:
             refuse(f"block '{old.name}' writes the parameter {buffer.name}", "cache_write it first")
         shape = list(buffer.shape)
-        for access in stores_to(placed, buffer):
+        for access in stores_to(old, buffer):
             for dim, index in enumerate(access.indices):
                 if index is it.var:
                     shape[dim] = extent

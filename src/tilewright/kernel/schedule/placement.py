@@ -8,7 +8,7 @@ from tilewright.ir.affine import add_scaled, linear, to_expr
 from tilewright.ir.expr import TRUE, Expr, Op, const, less, less_equal, substitute, transform, var
 from tilewright.ir.prove import at_most, larger, nonnegative, prove_equal, smaller
 from tilewright.kernel.nodes import Block, Buffer, For, Stmt, Store, map_stmt, with_fields
-from tilewright.kernel.regions import Region, accesses, block_regions, plain_store, union
+from tilewright.kernel.regions import Region, accesses, plain_store, read_region, stores_to, union, written_region
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.legality import check_inputs_ready, reduction_loops
 from tilewright.kernel.schedule.nest import (
@@ -59,7 +59,7 @@ def compute_at(nest: Nest, block: str, loop: str) -> Change:
         reads = []
         for name in consumers:
             consumer = nest.blocks[name]
-            region = block_regions(consumer.stmt, extents(consumer.inside(target.stmt)), scope).reads.get(buffer)
+            region = read_region(consumer.stmt, buffer, extents(consumer.inside(target.stmt)), scope)
             if region is not None:
                 reads.append(region)
         if reads:
@@ -99,8 +99,8 @@ def reverse_compute_at(nest: Nest, block: str, loop: str) -> Change:
         writers = [nest.blocks[name] for name in nest.writers(buffer) if target.stmt in nest.blocks[name].around]
         if not writers:
             continue
-        parts = [block_regions(w.stmt, extents(w.inside(target.stmt)), scope).writes[buffer] for w in writers]
-        written = union(parts, scope)
+        parts = [written_region(w.stmt, buffer, extents(w.inside(target.stmt)), scope) for w in writers]
+        written = union([part for part in parts if part is not None], scope)
         if not written.exact:
             refuse(f"what is written of {buffer.name} in one iteration of '{loop}' is not a full box", "split its loops evenly")
         before = dict(needed)
@@ -136,8 +136,7 @@ def _check_whole(nest: Nest, placed: PlacedBlock) -> None:
 def _require(block: Block, buffer: Buffer, region: Region, needed: Ranges, scope: Extents, also: bool) -> None:
     """Widen `needed` so that the block, run over these ranges of its iters, writes the region. An iter is tied to a dimension when all
     its stores index the dimension by that iter alone; other iters run in full. `also`: other outputs may tie the iter to more."""
-    found = accesses(block)
-    stores = [a for a in (*found.stores, *found.init_stores) if a.buffer is buffer]
+    stores = stores_to(block, buffer)
     full = {it.var: it.extent for it in block.iters}
     tied: set[Expr] = set()
     for dim, (start, extent) in enumerate(region.dims):

@@ -152,8 +152,8 @@ def _load_contiguous(em: ExprEmitter, buffer: Buffer, uniform: Terms, constant: 
 
 
 def _kept_apart(em: ExprEmitter, loaded: str, element: str, bits: int) -> str:
-    """A masked load that LLVM 22 does not fold into an instruction under the same mask: with AVX-512 it may unfold that again to a load of all
-    lanes, past the end of the buffer. The fence is no instruction."""
+    """A masked load that LLVM 22 does not fold into an instruction under the same mask: with AVX-512 it may unfold that again to a load of
+    all lanes, past the end of the buffer. The fence is no instruction."""
     fn, lanes = em.fn, em.lanes
     fenced = element if element in ("float", "double") else "float"
     count = lanes if fenced == element else lanes * bits // 32
