@@ -429,8 +429,8 @@ def _is_condition(value: Value, known: Known) -> bool:
 
 STEPS: tuple[Callable[[Generator], None], ...] = (
     unary, binary, binary, binary, division, power, logical, select, cast, reshape, reshape, transpose, transpose, broadcast, slice_,
-    slice_, pad, concat, gather, reduce, reduce, softmax, written_softmax, layer_norm, gelu, contract, convolution, convolution, pool, shape_chain,
-    branch,
+    slice_, pad, concat, gather, reduce, reduce, softmax, written_softmax, layer_norm, gelu, contract, convolution, convolution, pool,
+    shape_chain, branch,
 )  # fmt: skip
 
 
