@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.frontend.onnx.models import Array, assert_like_onnxruntime, run, single
+from tests.frontend.onnx.models import Array, assert_like_onnxruntime, assert_same, run, single
 
 
 def floats(*shape: int, dtype: Any = np.float32) -> Array:
@@ -284,3 +284,21 @@ def test_dropout_whose_mode_is_an_input(training: bool) -> None:
     share = mask.mean()
     assert 0.7 < share < 0.8 if training else share == 1
     np.testing.assert_allclose(y, np.where(mask, x / np.float32(0.75 if training else 1), 0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["BatchNormalization", "InstanceNormalization", "RMSNormalization"])
+def test_channels_of_parameters_fit_the_tensor(op: str) -> None:
+    x, parameters = floats(2, 3, 4), [np.abs(floats(3)) + np.float32(k) for k in range({"B": 4, "I": 2, "R": 1}[op[0]])]
+    x = x.transpose(0, 2, 1).copy() if op[0] == "R" else x
+    dims = {0: ["a", "b", "c"], **{i + 1: [f"d{i}"] for i in range(len(parameters))}}
+    model = single(op, [x, *parameters], 23 if op[0] == "R" else 15, dims=dims)
+    found = run(model, {f"x{i}": array for i, array in enumerate([x, *parameters])})
+    fixed = single(op, [x, *parameters], 23 if op[0] == "R" else 15)
+    assert_same(found, run(fixed, {f"x{i}": array for i, array in enumerate([x, *parameters])}))
+
+
+@pytest.mark.parametrize(("op", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_recurrent_weights_of_open_dims(op: str, gates: int) -> None:
+    inputs = [floats(5, 2, 3), floats(1, gates * 4, 3), floats(1, gates * 4, 4), floats(1, 2 * gates * 4) / 2]
+    dims = {i: [f"{name}{k}" for k in range(array.ndim)] for i, (name, array) in enumerate(zip("xwrb", inputs))}
+    assert_like_onnxruntime(single(op, inputs, 14, outputs=2, dims=dims, hidden_size=4), inputs)

@@ -284,6 +284,7 @@ class NodeContext:
     def as_size(self, value: Value, name: str = "", lo: int | None = 0, hi: int | None = None) -> Expr:
         """The number in a one-element integer tensor as an expression; a size from `lo` to `hi` is bound at run time when it is not
         known."""
+        self._expect_integers(value)
         known = self.state.contents.scalar(value)
         if known is not None:
             return known
@@ -303,6 +304,7 @@ class NodeContext:
 
     def as_sizes(self, value: Value, name: str = "", lo: int | None = 0, hi: int | None = None) -> tuple[Expr, ...]:
         """The numbers in a rank-1 integer tensor as expressions; those not known are bound at run time."""
+        self._expect_integers(value)
         known = self.contents(value)
         if known is not None:
             return tuple(known.reshape(-1))
@@ -316,6 +318,19 @@ class NodeContext:
             element = self._element(value, i)
             found.append(self.as_size(element, f"{name or self.node.output[0]}_{i}", lo, hi))
         return tuple(found)
+
+    def integers_of(self, index: int) -> list[int] | None:
+        """The numbers in an integer input that is a constant of the model."""
+        array = self.constant_of(index)
+        if array is None:
+            return None
+        self._expect_integers(self.input(index))
+        numbers: list[int] = array.reshape(-1).tolist()
+        return numbers
+
+    def _expect_integers(self, value: Value) -> None:
+        if not value.type.dtype.is_integer:
+            raise ModelError(f"{self.op_type}: sizes, positions or axes are {value.type!r}", where=self.where, why="they must be integers")
 
     def _element(self, value: Value, index: int) -> Value:
         """Element `index` of a rank-1 tensor; looks through a concatenation, so that known parts stay known."""
@@ -369,11 +384,16 @@ class NodeContext:
         return value if shape == value.shape else self.one(RefineShape(shape), value)
 
     def refine(self, value: Value, shape: Iterable[ExprLike]) -> Value:
-        """`value` with dims asserted to be `shape` (checked at run time where not provable)."""
-        return self._refined(value, as_shape(shape))
+        """`value` with dims asserted to be `shape` (checked at run time where not provable). ModelError when it has another rank."""
+        wanted = as_shape(shape)
+        if value.type.rank != len(wanted):
+            raise ModelError(f"{self.op_type}: an input is {value.type!r}", where=self.where, why=f"it must have {len(wanted)} axes")
+        return self._refined(value, wanted)
 
     def refine_axis(self, value: Value, axis: int, dim: ExprLike) -> Value:
         """`value` with the dim of one axis asserted to be `dim`."""
+        if axis >= value.type.rank:
+            raise ModelError(f"{self.op_type}: an input is {value.type!r}", where=self.where, why=f"it must have more than {axis} axes")
         return self.refine(value, [*value.shape[:axis], dim, *value.shape[axis + 1 :]])
 
 

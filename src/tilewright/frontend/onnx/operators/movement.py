@@ -18,7 +18,7 @@ from tilewright.ir import dtypes
 from tilewright.ir import expr as ex
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.types import product
-from tilewright.support.errors import ModelError
+from tilewright.support.errors import ModelError, UnsupportedOperatorError
 
 ELEMENTWISE = frozenset(("", name) for name in (*UNARY_FUNCTIONS, *BINARY_FUNCTIONS))
 
@@ -195,11 +195,11 @@ def slice_(ctx: NodeContext) -> Value:
         steps = [1] * len(starts)
     else:
         starts, ends = list(ctx.as_sizes(ctx.input(1), lo=None)), list(ctx.as_sizes(ctx.input(2), lo=None))
-        known_axes, known_steps = ctx.constant_of(3), ctx.constant_of(4)
+        known_axes, known_steps = ctx.integers_of(3), ctx.integers_of(4)
         if (ctx.has(3) and known_axes is None) or (ctx.has(4) and known_steps is None):
             return _slice_open(ctx, x, starts, ends)
-        axes = range(len(starts)) if known_axes is None else known_axes.tolist()
-        steps = [1] * len(starts) if known_steps is None else known_steps.tolist()
+        axes = range(len(starts)) if known_axes is None else known_axes
+        steps = [1] * len(starts) if known_steps is None else known_steps
     if not len(starts) == len(ends) == len(axes) == len(steps):
         counts = f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps"
         raise ModelError(f"Slice has {counts}", where=ctx.where, why="it takes as many of each")
@@ -218,11 +218,11 @@ def slice_(ctx: NodeContext) -> Value:
 def _slice_open(ctx: NodeContext, x: Value, starts: Sequence[Expr], ends: Sequence[Expr]) -> Value:
     """Axes or steps that are known at run time only: the positions along each axis are computed, and its elements gathered."""
     rank = x.type.rank
-    known = ctx.constant_of(3)
+    known = ctx.integers_of(3)
     if ctx.has(3) and known is None:
         axes = runtime_axes(ctx, 3, rank)
     else:
-        axes = tuple(const(ctx.axis(axis, rank)) for axis in (range(len(starts)) if known is None else known.tolist()))
+        axes = tuple(const(ctx.axis(axis, rank)) for axis in (range(len(starts)) if known is None else known))
     steps, sizes = [const(1)] * len(axes), [const(1)] * len(axes)
     if ctx.has(4):
         name = f"{ctx.node.output[0]}_step"
@@ -251,11 +251,11 @@ def pad(ctx: NodeContext) -> Value:
     else:
         amounts = list(ctx.as_sizes(ctx.input(1), lo=None))
         value = ctx.number(ctx.input(2)) if ctx.has(2) else ctx.scalar_like(0, x)
-    known = ctx.constant_of(3)
+    known = ctx.integers_of(3)
     if ctx.has(3) and known is None:
         axes = runtime_axes(ctx, 3, rank)
     else:
-        axes = tuple(const(ctx.axis(axis, rank)) for axis in (range(rank) if known is None else known.tolist()))
+        axes = tuple(const(ctx.axis(axis, rank)) for axis in (range(rank) if known is None else known))
     count = len(axes)
     if len(amounts) != 2 * count:
         raise ModelError(f"Pad has {len(amounts)} amounts for {count} axes", where=ctx.where, why="it takes two for each axis")
@@ -271,7 +271,9 @@ def axes_argument(ctx: NodeContext, index: int, input_since: int) -> list[int] |
         return found
     if not ctx.has(index):
         return None
-    axes: list[int] = ctx.require_constant(index, "list of axes").reshape(-1).tolist()
+    axes = ctx.integers_of(index)
+    if axes is None:
+        raise UnsupportedOperatorError(f"{ctx.op_type} with an open number of axes is not supported", where=ctx.where)
     return axes
 
 

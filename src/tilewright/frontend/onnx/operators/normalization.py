@@ -40,7 +40,7 @@ def batch_normalization(ctx: NodeContext) -> Value | list[Value]:
     epsilon = ctx.attribute("epsilon", 1e-5)
     if ctx.version < 9 and not ctx.attribute("spatial", 1):
         raise UnsupportedOperatorError("BatchNormalization with spatial=0 is not supported", where=ctx.where)
-    x = ctx.refine_axis(x, 1, scale.shape[0]) if x.type.rank > 1 else x
+    x, (scale, bias, mean, variance) = _per_channel(ctx, x, scale, bias, mean, variance)
     training = ctx.attribute("training_mode", 0) if ctx.version >= 14 else any(ctx.wants(index) for index in range(1, 5))
     if not training:
         scale, bias, mean, variance = _in_wider(ctx, x, scale, bias, mean, variance)
@@ -63,6 +63,14 @@ def batch_normalization(ctx: NodeContext) -> Value | list[Value]:
     return moving if ctx.version >= 14 else [*moving, batch_mean, batch_variance]
 
 
+def _per_channel(ctx: NodeContext, x: Value, *parameters: Value) -> tuple[Value, tuple[Value, ...]]:
+    """The input and parameters of one number for each channel, asserted to be as many as axis 1 has elements."""
+    if x.type.rank < 2 or any(p.type.rank != 1 for p in parameters):
+        return x, parameters
+    x = ctx.refine_axis(x, 1, parameters[0].shape[0])
+    return x, tuple(ctx.refine(p, (x.shape[1],)) for p in parameters)
+
+
 def _in_wider(ctx: NodeContext, x: Value, *parameters: Value) -> tuple[Value, ...]:
     """Parameters may have other float types than the input: they are read in the input's."""
     return tuple(ctx.cast(p, x.type.dtype) for p in parameters)
@@ -70,7 +78,7 @@ def _in_wider(ctx: NodeContext, x: Value, *parameters: Value) -> tuple[Value, ..
 
 def instance_normalization(ctx: NodeContext) -> Value:
     x, scale, bias = ctx.input(0), ctx.input(1), ctx.input(2)
-    x = ctx.refine_axis(x, 1, scale.shape[0])
+    x, (scale, bias) = _per_channel(ctx, x, scale, bias)
     return ctx.one(InstanceNorm(ctx.attribute("epsilon", 1e-5)), x, scale, bias)
 
 
@@ -78,7 +86,8 @@ def group_normalization(ctx: NodeContext) -> Value:
     """Scale and bias are given for each group in opset 18, for each channel since 21."""
     x, scale, bias = ctx.input(0), ctx.input(1), ctx.input(2)
     groups = ctx.require("num_groups")
-    x = ctx.refine_axis(x, 1, scale.shape[0]) if ctx.version >= 21 else x
+    if ctx.version >= 21:
+        x, (scale, bias) = _per_channel(ctx, x, scale, bias)
     channels = x.shape[1]
     if ctx.version < 21:
         each = canonical(channels // groups)
@@ -107,7 +116,7 @@ def layer_normalization(ctx: NodeContext) -> Value | list[Value]:
 def rms_normalization(ctx: NodeContext) -> Value:
     x = ctx.input(0)
     axis = ctx.axis(ctx.attribute("axis", -1), x.type.rank)
-    scale = ctx.input(1)
+    scale, x = ctx.align(ctx.input(1), x)
     if scale.type.dtype is not x.type.dtype:
         result = ctx.one(RmsNorm(axis, ctx.attribute("epsilon", 1e-5)), x, ctx.scalar_like(1, x))
         return ctx.binary("mul", ctx.cast(result, scale.type.dtype), scale)

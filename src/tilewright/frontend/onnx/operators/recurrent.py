@@ -31,8 +31,9 @@ def activations(ctx: NodeContext, default: Sequence[str], directions: int) -> tu
     return tuple(chosen)
 
 
-def operands(ctx: NodeContext, names: Sequence[str]) -> tuple[tuple[str, ...], list[Value]]:
-    """(names given, [x, w, r, *given]) with time first; `names` are the inputs after r. Lengths that are all full are dropped."""
+def operands(ctx: NodeContext, names: Sequence[str], gates: int) -> tuple[tuple[str, ...], list[Value]]:
+    """(names given, [x, w, r, *given]) with time first; `names` are the inputs after r. Lengths that are all full are dropped, and open
+    dims asserted to be what directions, `gates` and hidden size make them."""
     x = ctx.input(0)
     for index, rank in ((0, 3), (1, 3), (2, 3)):
         if ctx.input(index).type.rank != rank:
@@ -46,7 +47,9 @@ def operands(ctx: NodeContext, names: Sequence[str]) -> tuple[tuple[str, ...], l
         if state is not None and name in ("initial_h", "initial_c") and not batch.is_const:
             batch = state.shape[0 if batch_first else 1]  # an initial state of one batch size asserts that of the input
     x = ctx.refine_axis(x, 1, batch)
-    found = [x, ctx.input(1), ctx.input(2)]
+    ways, hidden = DIRECTIONS[direction(ctx)], hidden_size(ctx)
+    found = [x, ctx.refine(ctx.input(1), (ways, gates * hidden, x.shape[2])), ctx.refine(ctx.input(2), (ways, gates * hidden, hidden))]
+    widths = {"bias": 2 * gates * hidden, "peephole": 3 * hidden}
     for position, name in enumerate(names, 3):
         value = ctx.optional(position)
         if value is None:
@@ -58,14 +61,19 @@ def operands(ctx: NodeContext, names: Sequence[str]) -> tuple[tuple[str, ...], l
             value = ctx.refine(ctx.cast(value, dtypes.int32), (batch,))
         if name in ("initial_h", "initial_c"):
             value = ctx.transpose(value, (1, 0, 2)) if batch_first else value
-            value = ctx.refine_axis(value, 1, batch)
+            value = ctx.refine(value, (ways, batch, hidden))
+        if name in widths:
+            value = ctx.refine(value, (ways, widths[name]))
         given.append(name)
         found.append(value)
     return tuple(given), found
 
 
 def hidden_size(ctx: NodeContext) -> int:
+    """The size of the state: that of the recurrence weights, or the attribute where these are open."""
     r: Shape = ctx.input(2).shape
+    if ctx.attribute("hidden_size") is not None and not r[-1].is_const:
+        return int(ctx.attribute("hidden_size"))
     if len(r) != 3 or not r[2].is_const:
         raise ModelError(f"{ctx.op_type}: the recurrence weights are {ctx.input(2).type!r}", where=ctx.where)
     return int(r[2].value)
@@ -88,7 +96,7 @@ def laid_out(ctx: NodeContext, results: Sequence[Value]) -> list[Value]:
 
 def lstm(ctx: NodeContext) -> list[Value]:
     way = direction(ctx)
-    given, values = operands(ctx, ("bias", "lengths", "initial_h", "initial_c", "peephole"))
+    given, values = operands(ctx, ("bias", "lengths", "initial_h", "initial_c", "peephole"), 4)
     chosen = activations(ctx, ("Sigmoid", "Tanh", "Tanh"), DIRECTIONS[way])
     op = Lstm(hidden_size(ctx), way, chosen, ctx.attribute("clip"), bool(ctx.attribute("input_forget", 0)), given)
     return laid_out(ctx, ctx.emit(op, *values))
@@ -96,7 +104,7 @@ def lstm(ctx: NodeContext) -> list[Value]:
 
 def gru(ctx: NodeContext) -> list[Value]:
     way = direction(ctx)
-    given, values = operands(ctx, ("bias", "lengths", "initial_h"))
+    given, values = operands(ctx, ("bias", "lengths", "initial_h"), 3)
     chosen = activations(ctx, ("Sigmoid", "Tanh"), DIRECTIONS[way])
     op = Gru(hidden_size(ctx), way, chosen, ctx.attribute("clip"), bool(ctx.attribute("linear_before_reset", 0)), given)
     return laid_out(ctx, ctx.emit(op, *values))
@@ -104,7 +112,7 @@ def gru(ctx: NodeContext) -> list[Value]:
 
 def rnn(ctx: NodeContext) -> list[Value]:
     way = direction(ctx)
-    given, values = operands(ctx, ("bias", "lengths", "initial_h"))
+    given, values = operands(ctx, ("bias", "lengths", "initial_h"), 1)
     op = Rnn(hidden_size(ctx), way, activations(ctx, ("Tanh",), DIRECTIONS[way]), ctx.attribute("clip"), given)
     return laid_out(ctx, ctx.emit(op, *values))
 

@@ -197,7 +197,7 @@ def grid_sample(ctx: NodeContext) -> Value:
 
 def roi_align(ctx: NodeContext) -> Value:
     """Before opset 16 coordinates are not shifted by half an element."""
-    x, rois, batch = ctx.input(0), ctx.input(1), ctx.input(2)
+    x, rois, batch = ctx.input(0), ctx.refine_axis(ctx.input(1), 1, 4), ctx.input(2)
     default = "half_pixel" if ctx.version >= 16 else "output_half_pixel"
     size = (ctx.attribute("output_height", 1), ctx.attribute("output_width", 1))
     op = RoiAlign(
