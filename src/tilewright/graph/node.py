@@ -120,7 +120,7 @@ class Node(Interned):
 
     @property
     def values(self) -> tuple[Value, ...]:
-        return tuple(Value(self, i) for i in range(len(self.types)))
+        return (Value(self, 0),) if len(self.types) == 1 else tuple([Value(self, i) for i in range(len(self.types))])
 
     def __repr__(self) -> str:
         return f"<{self.op.name} -> {', '.join(map(repr, self.types))}>"

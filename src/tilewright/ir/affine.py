@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple, TypeAlias
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, Op, const, make, walk
+from tilewright.ir.expr import Expr, Op, const, depends_on, make
 
 Monomial: TypeAlias = tuple[Expr, ...]  # atoms in order of `order_key`
 _INT = dtypes.int64
@@ -224,13 +224,6 @@ def affine_in(e: Expr, variables: Collection[Expr]) -> tuple[dict[Expr, Expr], E
         parts[owner][atoms if owner is None else without(atoms, (owner,)) or ()] = c
     rest = to_expr(Linear(form.constant, parts.pop(None)))
     return {v: to_expr(Linear(terms.pop((), 0), terms)) for v, terms in parts.items() if v is not None}, rest
-
-
-def depends_on(e: Expr, variables: Collection[Expr]) -> bool:
-    """Whether any of `variables` occurs in `e`."""
-    if not e.args:
-        return e in variables
-    return any(node in variables for node in walk(e))
 
 
 def order_key(e: Expr) -> str:

@@ -10,7 +10,7 @@ Comparisons build bool expressions; `==` stays identity, `equal(a, b)` builds th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -96,13 +96,14 @@ class VarInfo:
 class Expr:
     """One node: `op`, `dtype`, `args` (expressions), `attr`. Immutable; make it through the functions of this module."""
 
-    __slots__ = ("__weakref__", "args", "attr", "dtype", "linear_form", "op", "order")
+    __slots__ = ("__weakref__", "args", "attr", "dtype", "linear_form", "op", "order", "variables")
     op: Op
     dtype: DType
     args: tuple[Expr, ...]
     attr: Attr
     linear_form: Any  # kept by affine.linear
     order: str  # kept by affine.order_key
+    variables: frozenset[Expr] | None  # kept by variables_in; None for variables, which would keep themselves alive
 
     def __repr__(self) -> str:
         from tilewright.ir.printer import format_expr
@@ -203,7 +204,7 @@ def make(op: Op, dtype: DType, args: tuple[Expr, ...] = (), attr: Attr = None) -
         return found
     made = object.__new__(Expr)
     made.op, made.dtype, made.args, made.attr = op, dtype, args, attr
-    made.linear_form, made.order = None, ""
+    made.linear_form, made.order, made.variables = None, "", None
     result: Expr = _TABLE.add(key, made)
     return result
 
@@ -338,7 +339,7 @@ def binary(op: Op, a: ExprLike, b: ExprLike) -> Expr:
         if y.op is Op.CONST:
             value = evaluate(op, dtype, x.attr, y.attr)
             if value is not None:
-                return make(Op.CONST, result, (), value)
+                return const(value) if result is dtypes.int64 else make(Op.CONST, result, (), value)
         elif op in COMMUTATIVE:
             x, y = y, x
     if y.op is Op.CONST:
@@ -570,8 +571,29 @@ def walk(*roots: Expr) -> Iterator[Expr]:
             yield node
         elif node not in seen:
             seen.add(node)
-            stack.append((node, True))
-            stack.extend((a, False) for a in reversed(node.args))
+            if node.args:
+                stack.append((node, True))
+                stack.extend([(a, False) for a in reversed(node.args)])
+            else:
+                yield node
+
+
+_NONE: frozenset[Expr] = frozenset()
+
+
+def variables_in(e: Expr) -> frozenset[Expr]:
+    """The variables in `e`; kept at the node, for questions that are asked again and again. `free_vars` tells them in order."""
+    if not e.args:
+        return frozenset((e,)) if e.op is Op.VAR else _NONE
+    found = e.variables
+    if found is None:
+        found = e.variables = _NONE.union(*[variables_in(a) for a in e.args])
+    return found
+
+
+def depends_on(e: Expr, variables: Collection[Expr]) -> bool:
+    """Whether any of `variables` occurs in `e`."""
+    return not variables_in(e).isdisjoint(variables) if e.args else e in variables
 
 
 def free_vars(*roots: Expr) -> tuple[Expr, ...]:

@@ -14,10 +14,10 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 from tilewright.ir.affine import ZERO, add_scaled, linear, to_expr
-from tilewright.ir.expr import Expr, Op, const, free_vars, substitute, walk
+from tilewright.ir.expr import Expr, Op, const, free_vars, substitute, variables_in, walk
 from tilewright.ir.prove import at_most, larger, nonnegative, prove_equal, smaller
 from tilewright.kernel.nodes import Block, Buffer, For, If, Let, Seq, Stmt, Store, While
-from tilewright.kernel.spans import Extents, Span, span, variables_in
+from tilewright.kernel.spans import Extents, Span, span
 
 Pattern = Literal["elementwise", "broadcast", "injective", "reduction", "opaque"]
 
@@ -129,7 +129,7 @@ def access_region(access: Access, bindings: Mapping[Expr, Expr], inner: Extents,
     memo: dict[Expr, Expr] = {}
     for index, size in zip(access.indices, access.buffer.shape, strict=True):
         bound = substitute(index, bindings, memo) if bindings else index
-        used = variables_in(bound, ranges)
+        used = [v for v in variables_in(bound) if v in ranges]
         found = span(bound, ranges, outer)
         exact = exact and found is not None and found.exact and moving.isdisjoint(used)
         moving.update(used)

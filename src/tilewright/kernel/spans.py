@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tilewright.ir.affine import ZERO, Linear, Monomial, add_scaled, depends_on, linear, shift, times, to_expr
+from tilewright.ir.affine import ZERO, Linear, Monomial, add_scaled, linear, shift, times, to_expr
 from tilewright.ir.division import divide
-from tilewright.ir.expr import Expr, Op, const, floordiv, walk
+from tilewright.ir.expr import Expr, Op, const, depends_on, floordiv, variables_in
 from tilewright.ir.prove import larger, nonnegative, smaller
 from tilewright.ir.simplify import simplifier, simplify
 
@@ -37,7 +37,7 @@ def span(e: Expr, inner: Extents, outer: Extents) -> Span | None:
     steps: list[tuple[int, int | None]] = []  # coefficient, count when constant
     moving: set[Expr] = set()
     for atoms, c in form.terms.items():
-        used = [v for atom in atoms for v in variables_in(atom, inner)]
+        used = [v for atom in atoms for v in variables_in(atom) if v in inner]
         if not used:
             if atoms[0].op is Op.LOAD:
                 return None
@@ -56,13 +56,6 @@ def span(e: Expr, inner: Extents, outer: Extents) -> Span | None:
         rest = Linear(0, fixed)
         low, high = add_scaled(low, rest), add_scaled(high, rest)
     return Span(low, high, exact and _contiguous(steps))
-
-
-def variables_in(e: Expr, variables: Extents) -> list[Expr]:
-    """Those of `variables` that `e` contains."""
-    if not e.args:
-        return [e] if e in variables else []
-    return [node for node in walk(e) if node in variables]
 
 
 def _contiguous(steps: list[tuple[int, int | None]]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import FALSE, TRUE, Expr, Op, all_of, const, free_vars, less, less_equal, make, rebuild
+from tilewright.ir.expr import FALSE, TRUE, Expr, Op, all_of, const, depends_on, less, less_equal, make, rebuild, variables_in
 from tilewright.ir.simplify import simplifier
 from tilewright.kernel.nodes import (
     NOTHING,
@@ -35,36 +35,36 @@ from tilewright.kernel.regions import conjuncts
 
 def simplify_statements(kernel: Kernel) -> Kernel:
     """The kernel (no blocks) with each statement simplified; see the module's docstring."""
-    result: Kernel = with_fields(kernel, body=_simplify(kernel.body, {}))
+    result: Kernel = with_fields(kernel, body=_simplify(kernel.body, ValueSimplifier({})))
     return result
 
 
-def _simplify(stmt: Stmt, extents: Mapping[Expr, Expr]) -> Stmt:
-    on_expr = ValueSimplifier(extents).rewrite
+def _simplify(stmt: Stmt, scope: ValueSimplifier) -> Stmt:
+    on_expr = scope.rewrite
     match stmt:
         case Store(buffer, indices, value):
             return Store(buffer, tuple([on_expr(i) for i in indices]), on_expr(value))
         case Seq(stmts):
-            return seq(*(_simplify(s, extents) for s in stmts))
+            return seq(*(_simplify(s, scope) for s in stmts))
         case If(condition, then, otherwise):
             test = on_expr(condition)
             if test is TRUE:
-                return _simplify(then, extents)
+                return _simplify(then, scope)
             if test is FALSE:
-                return NOTHING if otherwise is None else _simplify(otherwise, extents)
-            return _if(test, _simplify(then, extents), None if otherwise is None else _simplify(otherwise, extents))
+                return NOTHING if otherwise is None else _simplify(otherwise, scope)
+            return _if(test, _simplify(then, scope), None if otherwise is None else _simplify(otherwise, scope))
         case For():
-            return _simplify_for(stmt, on_expr(stmt.extent), extents)
+            return _simplify_for(stmt, on_expr(stmt.extent), scope)
         case Let(var, value, body):
             known = on_expr(value)
             if known.op in (Op.CONST, Op.VAR):
-                return _simplify(substitute_stmt(body, {var: known}), extents)
-            inner = _simplify(body, extents)
+                return _simplify(substitute_stmt(body, {var: known}), scope)
+            inner = _simplify(body, scope)
             return Let(var, known, inner) if _uses(inner, var) else inner
         case While(condition, body):
-            return While(on_expr(condition), _simplify(body, extents))
+            return While(on_expr(condition), _simplify(body, scope))
         case _:
-            return map_stmt(stmt, lambda s: _simplify(s, extents), on_expr)
+            return map_stmt(stmt, lambda s: _simplify(s, scope), on_expr)
 
 
 def _if(condition: Expr, then: Stmt, otherwise: Stmt | None) -> Stmt:
@@ -75,16 +75,16 @@ def _if(condition: Expr, then: Stmt, otherwise: Stmt | None) -> Stmt:
     return If(condition, then, otherwise)
 
 
-def _simplify_for(loop: For, extent: Expr, extents: Mapping[Expr, Expr]) -> Stmt:
+def _simplify_for(loop: For, extent: Expr, scope: ValueSimplifier) -> Stmt:
     # Lanes and copies of a body are a constant number; a loop that is not cannot be more than a plain one.
     kind = "serial" if loop.kind in ("vectorized", "unrolled") and not extent.is_const else loop.kind
     if extent.is_const and extent.value <= 0:
         return NOTHING
     if extent.is_const and extent.value == 1:
-        return _simplify(substitute_stmt(loop.body, {loop.var: const(0)}), extents)
-    if not extent.is_const and simplifier(extents=extents).rewrite(less_equal(extent, 1)) is TRUE:
-        return _simplify(If(less(0, extent), substitute_stmt(loop.body, {loop.var: const(0)})), extents)
-    body = _simplify(loop.body, {**extents, loop.var: extent})
+        return _simplify(substitute_stmt(loop.body, {loop.var: const(0)}), scope)
+    if not extent.is_const and scope.rewrite(less_equal(extent, 1)) is TRUE:
+        return _simplify(If(less(0, extent), substitute_stmt(loop.body, {loop.var: const(0)})), scope)
+    body = _simplify(loop.body, ValueSimplifier({**scope.extents, loop.var: extent}))
     if body is NOTHING:
         return NOTHING
     if not (isinstance(body, If) and body.otherwise is None):
@@ -93,7 +93,7 @@ def _simplify_for(loop: For, extent: Expr, extents: Mapping[Expr, Expr]) -> Stmt
     own: list[Expr] = []
     outside: list[Expr] = []
     for condition in conjuncts(body.condition):
-        moves = not any(v in bound for v in free_vars(condition)) and not any(True for _ in loads(condition))
+        moves = not depends_on(condition, bound) and not any(True for _ in loads(condition))
         (outside if moves else own).append(condition)
     inner = If(all_of(*own), body.then) if own else body.then
     result: Stmt = For(loop.var, extent, inner, kind)
@@ -101,15 +101,16 @@ def _simplify_for(loop: For, extent: Expr, extents: Mapping[Expr, Expr]) -> Stmt
 
 
 def _uses(stmt: Stmt, variable: Expr) -> bool:
-    return any(variable in free_vars(e) for s in walk_stmts(stmt) for e in own_exprs(s))
+    return any(variable in variables_in(e) for s in walk_stmts(stmt) for e in own_exprs(s))
 
 
 class ValueSimplifier:
     """Simplifies the index arithmetic and conditions in expressions under one set of loop extents."""
 
-    __slots__ = ("_memo", "_run")
+    __slots__ = ("_memo", "_run", "extents")
 
     def __init__(self, extents: Mapping[Expr, Expr]) -> None:
+        self.extents = extents
         self._run = simplifier(extents=extents)
         self._memo: dict[Expr, Expr] = {}
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.ir.affine import Linear, depends_on, linear, to_expr
-from tilewright.ir.expr import Expr, Op, const, free_vars, substitute, walk
+from tilewright.ir.affine import Linear, linear, to_expr
+from tilewright.ir.expr import Expr, Op, const, depends_on, free_vars, substitute, walk
 from tilewright.ir.prove import at_most, prove_equal
 from tilewright.ir.simplify import simplifier, simplify
 from tilewright.ir.types import product

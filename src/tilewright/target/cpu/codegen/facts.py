@@ -17,11 +17,13 @@ _NONE: frozenset[Buffer] = frozenset()
 
 
 class Facts:
-    """Memo tables over the nodes of one kernel; nothing here depends on where a node stands."""
+    """Memo tables over the nodes of one kernel; nothing here depends on where a node stands. `lane_width` has for vectorised loops the bits
+    of a lane, 0 where the loop cannot run in lanes."""
 
-    __slots__ = ("_bits", "_costs", "_reads", "_strides", "_terms", "_written")
+    __slots__ = ("_bits", "_costs", "_reads", "_strides", "_terms", "_written", "lane_width")
 
     def __init__(self) -> None:
+        self.lane_width: dict[Stmt, int] = {}
         self._reads: dict[Expr, frozenset[Buffer]] = {}
         self._bits: dict[Expr, int] = {}
         self._costs: dict[Expr, int] = {}

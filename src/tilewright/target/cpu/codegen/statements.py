@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, walk, wrap_integer
+from tilewright.ir.expr import Expr, Op, depends_on, wrap_integer
 from tilewright.kernel.nodes import For, If, Let, Seq, Stmt, Store, While, walk_stmts
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen import arithmetic, memory
@@ -69,9 +69,13 @@ def _emit_for(cx: Context, loop: For) -> None:
                 em.leave_level(mark)
                 em.level -= 1
             return
-        if loop.kind == "vectorized" and not em.lanes and is_vectorizable(loop, em.facts):
-            _emit_vectorized(cx, loop, extent)
-            return
+        if loop.kind == "vectorized" and not em.lanes:
+            width = em.facts.lane_width.get(loop)
+            if width is None:
+                width = em.facts.lane_width[loop] = lane_bits(loop, em.facts) if is_vectorizable(loop, em.facts) else 0
+            if width:
+                _emit_vectorized(cx, loop, extent, width)
+                return
     emit_loop(em, loop, 0, extent, lambda: emit(cx, loop.body))
 
 
@@ -209,7 +213,7 @@ def is_vectorizable(loop: For, facts: Facts) -> bool:
 
 
 def _depends(variables: set[Expr], *exprs: Expr) -> bool:
-    return any(e in variables for e in walk(*exprs))
+    return any(depends_on(e, variables) for e in exprs)
 
 
 def reduction_of(stmt: Store, facts: Facts) -> tuple[Op, Expr, Expr] | None:
@@ -231,9 +235,9 @@ def lane_bits(loop: For, facts: Facts) -> int:
     return bits
 
 
-def _emit_vectorized(cx: Context, loop: For, extent: int) -> None:
+def _emit_vectorized(cx: Context, loop: For, extent: int, bits: int) -> None:
     em = cx.em
-    width = max(1, em.style.vector_bits // lane_bits(loop, em.facts))
+    width = max(1, em.style.vector_bits // bits)
     if extent // width > MAX_PIECES:
         raise InternalError(f"a vectorised loop of {extent} iterations", hint="split it first")
     for first, lanes, active in _pieces(extent, width, em.style.masks):

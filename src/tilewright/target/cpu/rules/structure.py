@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.affine import affine_in
-from tilewright.ir.expr import Expr, Op, free_vars, walk
+from tilewright.ir.expr import Expr, Op, free_vars, variables_in, walk
 from tilewright.kernel.nodes import Block, BlockIter, Store, loads
 from tilewright.kernel.schedule.schedule import Schedule
 
@@ -113,7 +113,7 @@ def as_product(block: Block) -> Product | None:
 
 
 def uses(load: Expr, variable: Expr) -> bool:
-    return any(e is variable for e in walk(*load.args))
+    return variable in variables_in(load)
 
 
 def value_loads(block: Block) -> list[Expr]:
