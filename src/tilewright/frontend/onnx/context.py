@@ -282,8 +282,8 @@ class NodeContext:
         return self.state.contents.ratios(value)
 
     def as_size(self, value: Value, name: str = "", lo: int | None = 0, hi: int | None = None) -> Expr:
-        """The number in a one-element tensor (of floats cut off) as an expression; a size from `lo` to `hi` is bound at run time when it is not
-        known."""
+        """The number in a one-element tensor (floats are cut off) as an expression; a size from `lo` to `hi` is bound at run time when it
+        is not known."""
         known = self.state.contents.scalar(value)
         if known is not None:
             return known
