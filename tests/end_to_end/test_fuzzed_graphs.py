@@ -108,6 +108,17 @@ GRAPHS = {
             return v5
         """
     ),
+    "division by a tensor known to be zero": Graph(
+        """
+        def main(x: int64[1, 1]):
+            v0 = binary(x, x, fn="bitwise_xor")
+            v1 = binary(v0, v0, fn="floormod")
+            v2 = binary(x, v0, fn="div")
+            v3 = constant([7], int64[1])
+            v4 = binary(v3, v0, fn="floordiv")
+            return v1, v2, v4
+        """
+    ),
 }
 
 

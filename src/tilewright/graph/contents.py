@@ -50,9 +50,9 @@ _BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "add": ex.add,
     "sub": ex.sub,
     "mul": ex.mul,
-    "div": lambda a, b: ex.floordiv(a, b) if _non_negative(a) and _non_negative(b) else ex.trunc_div(a, b),
-    "floordiv": ex.floordiv,
-    "floormod": ex.floormod,
+    "div": lambda a, b: _divided(ex.floordiv if _non_negative(a) and _non_negative(b) else ex.trunc_div, a, b),
+    "floordiv": lambda a, b: _divided(ex.floordiv, a, b),
+    "floormod": lambda a, b: _divided(ex.floormod, a, b),
     "min": ex.minimum,
     "max": ex.maximum,
     "and": ex.logical_and,
@@ -73,6 +73,11 @@ _TRANSPARENT = (Unary, Binary, Select, Cast, Reshape, RefineShape, BroadcastTo, 
 
 _INTEGERS = (dtypes.int64, dtypes.int32, dtypes.bool_)  # narrower and unsigned ones may wrap
 _FLOATS = (dtypes.float32, dtypes.float64)
+
+
+def _divided(divide: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
+    """A quotient or remainder of tensors' elements: 0 for the divisor 0, which expressions do not define."""
+    return ex.const(0) if b is ex.const(0) else divide(a, b)
 
 
 def _non_negative(e: Expr) -> bool:
