@@ -85,10 +85,17 @@ def determines(values: Iterable[Expr], variable: Expr, moving: Extents) -> bool:
     Each expression is read as a mixed-radix number whose digits are moving variables or digits `x // a % b` of a common numerator x, as
     split and fuse make them; a numerator whose digits are all known is known, and is read in turn.
     """
+    given = list(values)
+    return _determines(given, variable, moving, simplified=False) or (
+        any(node.op is Op.FLOORDIV for node in walk(*given)) and _determines(given, variable, moving, simplified=True)
+    )
+
+
+def _determines(values: list[Expr], variable: Expr, moving: Extents, simplified: bool) -> bool:
     pending = list(values)
     digits: dict[Expr, set[Part]] = {}
     while pending:
-        for digit in _digits_of(pending.pop(), moving):
+        for digit in _digits_of(pending.pop(), moving, simplified):
             if digit is variable:
                 return True
             found = _as_digit(digit)
@@ -103,13 +110,11 @@ def determines(values: Iterable[Expr], variable: Expr, moving: Extents) -> bool:
     return False
 
 
-def _digits_of(e: Expr, moving: Extents) -> list[Expr]:
-    """The digits that the value of `e` tells, read as it is written and, where it divides, as it simplifies: `(i * 8 + j) // 4` tells a
-    digit of `i * 8 + j`, and, being `i * 2 + j // 4`, also `i`."""
+def _digits_of(e: Expr, moving: Extents, simplified: bool) -> list[Expr]:
+    """The digits that the value of `e` tells, read as it is written and, with `simplified`, also as it simplifies: `(i * 8 + j) // 4` tells
+    a digit of `i * 8 + j`, and, being `i * 2 + j // 4`, also `i`."""
     found = _independent_terms(linear(e), moving)
-    if any(node.op is Op.FLOORDIV for node in walk(e)):
-        found = found + _independent_terms(linear(simplify(e, extents=moving)), moving)
-    return found
+    return found + _independent_terms(linear(simplify(e, extents=moving)), moving) if simplified else found
 
 
 def _as_digit(e: Expr) -> tuple[Expr, Part] | None:
@@ -153,6 +158,8 @@ def _independent_terms(form: Linear, moving: Extents) -> list[Expr]:
     """The terms that the value of the sum tells: divisions that have one value only, and, if it is a mixed-radix number, all its moving
     terms (each weight beats the sum of all smaller terms' ranges)."""
     parts = [(abs(c), to_expr(Linear(0, {atoms: 1}))) for atoms, c in form.terms.items() if any(depends_on(a, moving) for a in atoms)]
+    if len(parts) == 1 and parts[0][1].args:
+        return [parts[0][1]]
     terms = [(weight, term, _count(term, moving)) for weight, term in parts]
     known = [term for _, term, count in terms if count == 1 and term.args]
     rest = sorted((term for term in terms if term[2] != 1), key=lambda term: (term[0], term[2] is None))
