@@ -14,6 +14,7 @@ from tests.frontend.onnx.models import IR_VERSION
 from tilewright.frontend.onnx.loader import DTYPES, dtype_of, load_model
 from tilewright.frontend.onnx.wire import LARGE, WireError, cut_weights
 from tilewright.support.errors import ModelError, UnsupportedDtypeError
+from tilewright.zoo import build
 
 
 def model_with(*tensors: TensorProto) -> onnx.ModelProto:
@@ -255,3 +256,9 @@ def test_text_values() -> None:
     tensor = helper.make_tensor("words", TensorProto.STRING, [2], [b"one", b"two"])
     loaded = load_model(model_with(tensor))
     assert [str(word) for word in loaded.tensor(loaded.proto.graph.initializer[0])] == ["one", "two"]
+
+
+def test_names_that_are_no_text() -> None:
+    damaged = build("mlp", sizes=(8, 4)).SerializeToString().replace(b"Gemm", b"\x80emm", 1)
+    with pytest.raises(ModelError, match="stands where a name must"):
+        load_model(damaged)

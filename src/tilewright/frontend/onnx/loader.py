@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from tilewright.frontend.onnx.wire import WireError, cut_weights
 from tilewright.ir import dtypes
@@ -223,4 +224,22 @@ def _parse(content: Callable[[], bytes], source: str) -> onnx.ModelProto:
         ) from None
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(f"'{source}' is not an ONNX model", why="it has no graph or no operator set", hint="check the path of the model")
+    damaged = _first_bytes(proto)
+    if damaged is not None:
+        raise ModelError(f"'{source}' is damaged: {damaged!r} stands where a name must", hint="export or download the model again")
     return proto
+
+
+def _first_bytes(message: Message) -> bytes | None:
+    """A text in the message that is no UTF-8, if there is one: protobuf hands such texts out as bytes."""
+    for kind, value in message.ListFields():
+        if kind.type == FieldDescriptor.TYPE_MESSAGE:
+            for part in value if isinstance(value, Iterable) else (value,):
+                found = _first_bytes(part)
+                if found is not None:
+                    return found
+        elif kind.type == FieldDescriptor.TYPE_STRING:
+            for text in (value,) if isinstance(value, (str, bytes)) else value:
+                if isinstance(text, bytes):
+                    return text
+    return None
