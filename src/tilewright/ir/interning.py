@@ -32,9 +32,10 @@ class InternTable:
 
     def __init__(self) -> None:
         entries: dict[Any, _Entry] = {}
+        lock = _LOCK  # the module's own name is gone when the last nodes are freed, as Python ends
 
         def drop(entry: _Entry) -> None:
-            with _LOCK:
+            with lock:
                 if entries.get(entry.key) is entry:
                     del entries[entry.key]
 
