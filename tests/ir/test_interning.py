@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -73,3 +75,9 @@ def test_table_replaces_what_died() -> None:
     assert table.get("key") is None
     assert len(table) == 0
     assert table.add("key", second) is table.get("key") is second
+
+
+def test_python_ends_quietly_with_nodes_alive() -> None:
+    code = "from tilewright.ir.expr import var\nkept = [var(f'v{n}') * n + n for n in range(500)]\n"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
