@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import (
     Expr,
@@ -275,6 +274,3 @@ class KernelBuilder:
         for index, it in zip(reversed(loops), reversed(block.iters), strict=True):
             stmt = For(index, it.extent, stmt)
         self.nests.append(stmt)
-
-
-BOOL = dtypes.bool_

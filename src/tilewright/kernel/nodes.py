@@ -8,10 +8,9 @@ their values from the loops around it. Schedules rewrite loops and bindings; the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import TRUE, Expr, Op, substitute, walk
 from tilewright.ir.interning import Interned
@@ -248,10 +247,3 @@ def blocks(stmt: Stmt) -> list[Block]:
 def with_fields(node: Any, **changes: Any) -> Any:
     """A copy of an interned node with some fields changed."""
     return replace(node, **changes)
-
-
-def field_names(node: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(node))
-
-
-INT = dtypes.int64
