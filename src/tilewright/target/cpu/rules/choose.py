@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from tilewright.kernel.nodes import For, Kernel, walk_stmts
 from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.contraction import schedule_contraction
@@ -15,9 +16,12 @@ from tilewright.target.cpu.rules.rowwise import schedule_rows
 from tilewright.target.cpu.rules.structure import as_product, block_of
 
 
-def schedule_kernel(kernel: Kernel, constants: frozenset[int], machine: Machine, reassociate: bool = True) -> Schedule:
-    """The default schedule. `constants` are the numbers of the inputs that are constants of the model (they may be repacked);
-    `reassociate`: sums may be split into partial sums."""
+def schedule_kernel(
+    kernel: Kernel, constants: frozenset[int], machine: Machine, reassociate: bool = True, space: Space | None = None
+) -> Schedule:
+    """The default schedule, or the one at the point that `space` gives; the space holds the decisions afterwards. `constants` are the
+    numbers of the inputs that are constants of the model (they may be repacked); `reassociate`: sums may be split into partial sums."""
+    space = space if space is not None else Space()
     if any(isinstance(stmt, For) and stmt.extent.is_const and stmt.extent.value == 0 for stmt in walk_stmts(kernel.body)):
         return Schedule.of(kernel)  # tiles and fused loops would divide by the extents of loops that never run
     s = inline_producers(Schedule.of(kernel))
@@ -25,7 +29,8 @@ def schedule_kernel(kernel: Kernel, constants: frozenset[int], machine: Machine,
     products = [name for name in s.blocks() if as_product(block_of(s, name)) is not None]
     for name in products:
         try:
-            scheduled = schedule_contraction(s, name, names, machine)
+            with space.attempt():
+                scheduled = schedule_contraction(s, name, names, machine, space)
         except ScheduleError:
             scheduled = None
         if scheduled is not None:

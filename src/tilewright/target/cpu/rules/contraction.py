@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tilewright.ir.expr import Expr
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.target.cpu.rules.elementwise import parallelise
 from tilewright.target.cpu.rules.packing import pack_operand
@@ -99,7 +100,7 @@ def _is_part(panel: Expr, vector: BlockIter) -> bool:
     return vector.var not in panel.args
 
 
-def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], machine: Machine) -> Schedule | None:
+def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], machine: Machine, space: Space) -> Schedule | None:
     """The kernel with the product block `name` in register tiles and its consumer on them; None when it is no matrix product."""
     product = as_product(block_of(s, name))
     if product is None:

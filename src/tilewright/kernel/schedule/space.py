@@ -1,0 +1,75 @@
+"""The space of schedules that a rule declares, and the point of it that was taken.
+
+A rule asks a `Space` at each of its decisions: `space.choose("tile", options, cost, why)`. The space answers with what it was given for that
+name, or else with the cheapest option, and keeps a record. So the space is declared by the code that uses it, decisions may depend on
+earlier ones, and a search runs the rule again with other values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tilewright.support.errors import ScheduleError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision. options: all values that the rule can take, plain data (int, str, bool, None, tuples of them). costs: what the rule's model
+    of the machine says of each; their unit is the rule's own. taken, default: positions in `options`. why: what the cost counts."""
+
+    name: str
+    options: tuple[Any, ...]
+    costs: tuple[float, ...]
+    taken: int
+    default: int
+    why: str
+
+
+@dataclass(slots=True)
+class Space:
+    """Decisions of one kernel's schedule, recorded as a rule makes them. `given`: values to take instead of the defaults, by name."""
+
+    given: Mapping[str, Any] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
+
+    def choose(self, name: str, options: Sequence[T], cost: Callable[[T], float], why: str) -> T:
+        """The given value for `name`, or the option with the least cost (of equal ones the first).
+
+        Raises ScheduleError where the given value is no option: it was found for another kernel or machine.
+        """
+        costs = tuple(float(cost(option)) for option in options)
+        default = min(range(len(costs)), key=costs.__getitem__)
+        taken = default
+        if name in self.given:
+            wanted = _plain(self.given[name])
+            found = [i for i, option in enumerate(options) if _plain(option) == wanted]
+            if not found:
+                what = f"the decision '{name}' cannot be {wanted!r}"
+                raise ScheduleError(what, why=f"the options are {', '.join(map(repr, options))}", hint="search this kernel again")
+            taken = found[0]
+        self.decisions.append(Decision(name, tuple(options), costs, taken, default, why))
+        return options[taken]
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Forget the decisions made inside when it ends in a ScheduleError: the rule goes another way."""
+        kept = len(self.decisions)
+        try:
+            yield
+        except ScheduleError:
+            del self.decisions[kept:]
+            raise
+
+    def point(self) -> dict[str, Any]:
+        """The values taken, by name: `Space(point)` takes them again."""
+        return {decision.name: decision.options[decision.taken] for decision in self.decisions}
+
+
+def _plain(value: Any) -> Any:
+    """Lists as tuples, as they come back from JSON."""
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
