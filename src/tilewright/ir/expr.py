@@ -601,21 +601,30 @@ def free_vars(*roots: Expr) -> tuple[Expr, ...]:
     return tuple(node for node in walk(*roots) if node.op is Op.VAR)
 
 
-def evaluate_int(e: Expr, env: Mapping[Expr, int]) -> int:
-    """The value of an integer or bool expression without loads, given its variables; KeyError for an unknown variable."""
+def evaluate_int(e: Expr, env: Mapping[Expr, int], memo: dict[Expr, int] | None = None) -> int:
+    """The value of an integer or bool expression without loads, given its variables; KeyError for an unknown variable. Shared nodes are
+    evaluated once; pass the same `memo` to share work between calls with the same `env`."""
     if e.op is Op.CONST:
         return int(e.attr)
     if e.op is Op.VAR:
         return env[e]
+    memo = {} if memo is None else memo
+    found = memo.get(e)
+    if found is None:
+        found = memo[e] = _evaluate_int(e, env, memo)
+    return found
+
+
+def _evaluate_int(e: Expr, env: Mapping[Expr, int], memo: dict[Expr, int]) -> int:
     if e.op is Op.SELECT:
-        return evaluate_int(e.args[1] if evaluate_int(e.args[0], env) else e.args[2], env)
+        return evaluate_int(e.args[1] if evaluate_int(e.args[0], env, memo) else e.args[2], env, memo)
     if e.op is Op.NOT:
-        value = evaluate_int(e.args[0], env)
+        value = evaluate_int(e.args[0], env, memo)
         return int(not value) if e.dtype.kind == "bool" else wrap_integer(~value, e.dtype)
     if e.op is Op.CAST:
-        value = evaluate_int(e.args[0], env)
+        value = evaluate_int(e.args[0], env, memo)
         return int(value != 0) if e.dtype.kind == "bool" else wrap_integer(value, e.dtype)
-    value = evaluate(e.op, e.args[0].dtype, *(evaluate_int(a, env) for a in e.args))
-    if value is None:
+    result = evaluate(e.op, e.args[0].dtype, *[evaluate_int(a, env, memo) for a in e.args])
+    if result is None:
         raise ZeroDivisionError(f"{e!r} divides by zero")
-    return int(value)
+    return int(result)

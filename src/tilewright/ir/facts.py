@@ -14,6 +14,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.affine import Linear, add_scaled, known_divisor, linear, multiply, order_key, scale, shift, split
 from tilewright.ir.bounds import Interval, bounds, intersect, linear_bounds
 from tilewright.ir.expr import Expr, Op
+from tilewright.ir.samples import Point, sample_points
 
 # Replacements that one proof may try.
 _FUEL = 48
@@ -24,12 +25,13 @@ _EXPLAINED = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.MIN, Op.MAX, Op.SELECT})
 class Facts:
     """Intervals and extents, with memoised bounds. `extents` maps a variable to the extent E of `0 <= variable < E`, outer loops first."""
 
-    __slots__ = ("env", "extents", "ranges")
+    __slots__ = ("_points", "env", "extents", "ranges")
 
     def __init__(self, env: Mapping[Expr, Interval], extents: Mapping[Expr, Expr]) -> None:
         self.env: dict[Expr, Interval] = dict(env)
         self.extents: dict[Expr, Linear] = {v: linear(extent) for v, extent in extents.items()}
         self.ranges: dict[Expr, Interval] = {}
+        self._points: list[Point] | None = None
         for v, extent in extents.items():
             hi = bounds(extent, self.env).hi
             self._narrow(v, Interval(0, None if hi is None else hi - 1))
@@ -50,7 +52,17 @@ class Facts:
         lo = self.interval(form).lo
         if lo is not None and lo >= 0:
             return True
-        return self._is_searchable(form) and self._search(form, [_FUEL])
+        return self._is_searchable(form) and not self._is_refuted(form) and self._search(form, [_FUEL])
+
+    def _is_refuted(self, form: Linear) -> bool:
+        """Whether the polynomial is negative at one of a few points."""
+        if self._points is None:
+            self._points = sample_points(self.env, self.extents)
+        for point in self._points:
+            value = point.total(form)
+            if value is not None and value < 0:
+                return True
+        return False
 
     def less_equal(self, a: Expr, b: Expr, gap: int = 0) -> bool:
         """Whether a + gap <= b certainly holds, for integers of one dtype."""
@@ -120,7 +132,7 @@ class Facts:
         lo, hi = self.interval(form)
         if lo is not None and lo >= 0:
             return True
-        return (hi is None or hi >= 0) and self._search(form, fuel)
+        return (hi is None or hi >= 0) and not self._is_refuted(form) and self._search(form, fuel)
 
     def _without_extents(self, form: Linear, fuel: list[int]) -> Iterator[Linear]:
         """The polynomial less what is known to be >= 0 because a loop runs: extent - 1, where that cancels a term."""

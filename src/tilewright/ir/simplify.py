@@ -73,11 +73,8 @@ def simplifier(
 
 @lru_cache(maxsize=64)
 def _context(env: tuple[tuple[Expr, Interval], ...], extents: tuple[tuple[Expr, Expr], ...]) -> tuple[Facts, dict[Expr, Expr]]:
-    facts = Facts(dict(env), {})
-    if extents:
-        plain = Rewriter(COMPILED, facts, {}, None, _WHOLE, _NORMAL)
-        facts = Facts(dict(env), {v: plain.rewrite(extent) for v, extent in extents})
-    return facts, {}
+    plain = simplifier(dict(env)) if extents else None
+    return Facts(dict(env), {v: plain.rewrite(extent) for v, extent in extents} if plain is not None else {}), {}
 
 
 def polynomial(run: Rewriter, e: Expr) -> Expr | None:
