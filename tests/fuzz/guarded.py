@@ -10,6 +10,7 @@ import mmap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -53,11 +54,13 @@ def guarded_copy(array: Array, at_end: bool) -> Array:
 @contextmanager
 def guarded_runtime(executable: Executable, at_end: bool) -> Iterator[None]:
     """Inside, inferences of the executable get guarded outputs, arenas and weights."""
-    weights = executable._weights
-    proxy = SimpleNamespace(**{**vars(np), "empty": lambda shape, dtype=float: guarded_array(tuple(np.atleast_1d(shape)), dtype, at_end)})
-    with patch.object(runtime, "np", proxy), patch.object(runtime, "aligned_empty", lambda size: guarded_bytes(size, at_end)):
-        executable._weights = guarded_copy(weights, at_end)
+    kept = (executable._weights, executable._weights_address, executable._recycled, executable._idle)
+    outputs: Any = SimpleNamespace(take=lambda shape, dtype: guarded_array(tuple(shape), dtype, at_end))
+    with patch.object(runtime, "aligned_empty", lambda size: guarded_bytes(size, at_end)):
+        executable._weights = guarded_copy(executable._weights, at_end)
+        executable._weights_address = executable._weights.ctypes.data
+        executable._recycled, executable._idle = [outputs for _ in executable.outputs], []
         try:
             yield
         finally:
-            executable._weights = weights
+            executable._weights, executable._weights_address, executable._recycled, executable._idle = kept

@@ -216,13 +216,13 @@ def test_idle_arenas_are_bounded() -> None:
         return [g.one(Reduce("sum", (1,), False), g.one(Unary("exp"), total))]
 
     executable = Executable(compile_graph(module([f32(4, n)], main)).artifact, 1)
-    arenas = [executable._arena(1000 * i) for i in range(1, KEPT_ARENAS + 4)]
+    arenas = [executable._call_memory(1000 * i) for i in range(1, KEPT_ARENAS + 4)]
     for arena in arenas:
         arena.__enter__()
     for arena in arenas:
         arena.__exit__(None, None, None)
     assert len(executable._idle) == KEPT_ARENAS
-    assert min(idle.size for idle in executable._idle) >= 4000, "the largest are kept"
+    assert min(idle.arena.size for idle in executable._idle) >= 4000, "the largest are kept"
     executable(floats(4, 8))
 
 

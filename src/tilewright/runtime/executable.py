@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from tilewright.runtime.constants import ALIGNMENT, OUT_OF_MEMORY, SHOWN
 from tilewright.runtime.formula import Formula
 from tilewright.runtime.linker import link
 from tilewright.runtime.pool import PoolReference, process_pools
-from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, as_array, solve_sizes, tensor_spec
+from tilewright.runtime.recycled import RecycledOutput
+from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, as_array, fixed_shape, solve_sizes, tensor_spec
 from tilewright.support.errors import ArtifactError, InputError, MemoryLimitError, ShapeError
 from tilewright.support.host_limits import usable_cores
 
@@ -37,13 +38,35 @@ def aligned_empty(size: int) -> Array:
     return raw[start : start + size]
 
 
-def empty_output(spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
-    """Room for an output. Raises MemoryLimitError where there is none."""
-    shape = spec.shape_at(sizes)
-    try:
-        return np.empty(shape, spec.dtype)
-    except (MemoryError, ValueError):
-        raise MemoryLimitError(f"there is no memory for the output '{spec.name}' of shape {shape}", where=repr(spec)) from None
+class CallMemory:
+    """What one call of the native entry works in: the arena, and the arrays through which arguments go."""
+
+    __slots__ = ("arena", "arena_address", "failure", "inputs", "outputs", "sizes")
+
+    def __init__(self, arena: Array, inputs: int, outputs: int, sizes: int) -> None:
+        self.arena = arena
+        self.arena_address = _address(arena)
+        self.inputs = (ctypes.c_void_p * max(inputs, 1))()
+        self.outputs = (ctypes.c_void_p * max(outputs, 1))()
+        self.sizes = (ctypes.c_int64 * max(sizes, 1))()
+        self.failure = (ctypes.c_int64 * SHOWN)()
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _argument(value: Any, spec: TensorSpec, shape: tuple[int, ...] | None) -> Array:
+    """The argument as the native code takes it; `shape`: the only one that it can have, None where sizes decide."""
+    if type(value) is np.ndarray and value.shape == shape and value.dtype == spec.dtype:
+        flags = value.flags
+        if flags.c_contiguous and flags.aligned:
+            return value
+    array = as_array(value, spec)
+    if shape is not None and array.shape != shape:
+        solve_sizes([array], [spec], ())
+    return array
 
 
 class Executable:
@@ -73,7 +96,14 @@ class Executable:
         self._entry = _ENTRY(self._code.address(entry))
         self._release = _RELEASE(self._code.address(f"{entry}_release"))
         self._weights = _aligned(artifact.weights)
-        self._idle: list[Array] = []
+        self._weights_address = _address(self._weights)
+        self._idle: list[CallMemory] = []
+        self._recycled = [RecycledOutput() for _ in self.outputs]
+        # what calls need not work out again where no sizes are left open
+        self._fixed_inputs = [fixed_shape(spec) for spec in self.inputs]
+        self._fixed_outputs = [fixed_shape(spec) for spec in self.outputs]
+        self._fixed_arena = None if self._arena_bytes.names else self._arena_bytes({})
+        self._all_fixed = None not in self._fixed_inputs and self._input_sizes == 0
         self._lock = threading.Lock()
 
     # ---- running
@@ -97,49 +127,61 @@ class Executable:
         if not isinstance(given, Mapping):
             what = f"run takes a mapping of arrays by name, not a {type(given).__name__}"
             raise InputError(what, where=self._signature(), hint="call the executable itself for arrays by position")
+        if len(given) != len(self.inputs) or not all(spec.name in given for spec in self.inputs):
+            self._refuse_names(given)
+        arrays = [_argument(given[spec.name], spec, shape) for spec, shape in zip(self.inputs, self._fixed_inputs, strict=True)]
+        sizes = {} if self._all_fixed else solve_sizes(arrays, self.inputs, self.sizes)
+        with self._call_memory(self._arena_bytes(sizes) if self._fixed_arena is None else self._fixed_arena) as memory:
+            return self._call(arrays, sizes, memory)
+
+    def _refuse_names(self, given: Mapping[str, Any]) -> None:
         known = {spec.name for spec in self.inputs}
         extra = [name for name in given if name not in known]
         missing = [spec.name for spec in self.inputs if spec.name not in given]
-        if extra or missing:
-            what = f"the model has no input '{extra[0]}'" if extra else f"input '{missing[0]}' is missing"
-            raise InputError(what, where=self._signature())
-        arrays = [as_array(given[spec.name], spec) for spec in self.inputs]
-        sizes = solve_sizes(arrays, self.inputs, self.sizes)
-        with self._arena(self._arena_bytes(sizes)) as arena:
-            return self._call(arrays, sizes, arena)
+        what = f"the model has no input '{extra[0]}'" if extra else f"input '{missing[0]}' is missing"
+        raise InputError(what, where=self._signature())
 
-    def _call(self, arrays: list[Array], sizes: dict[str, int], arena: Array) -> list[Array]:
-        size_array = np.zeros(max(len(self.sizes), 1), np.int64)
+    def _call(self, arrays: list[Array], sizes: dict[str, int], memory: CallMemory) -> list[Array]:
         for i, size in enumerate(self.sizes[: self._input_sizes]):
-            size_array[i] = sizes[size.name]
-        results: list[Array | None] = [
-            None if i in self._late_outputs else empty_output(spec, sizes) for i, spec in enumerate(self.outputs)
+            memory.sizes[i] = sizes[size.name]
+        results = [
+            None if i in self._late_outputs else self._empty_output(i, self.outputs[i].shape_at(sizes) if shape is None else shape)
+            for i, shape in enumerate(self._fixed_outputs)
         ]
-        inputs = (ctypes.c_void_p * max(len(arrays), 1))(*[array.ctypes.data for array in arrays])
-        outputs = (ctypes.c_void_p * max(len(results), 1))(*[None if r is None else r.ctypes.data for r in results])
-        failure = np.zeros(SHOWN, np.int64)
-        code = self._entry(
-            self._pool.handle, inputs, outputs, size_array.ctypes.data, self._weights.ctypes.data, arena.ctypes.data, failure.ctypes.data
-        )
-        late = {size.name: int(value) for size, value in zip(self.sizes, size_array, strict=False)}
+        inputs, outputs = memory.inputs, memory.outputs
+        for i, array in enumerate(arrays):
+            inputs[i] = _address(array)
+        for i, result in enumerate(results):
+            outputs[i] = None if result is None else _address(result)
+        code = self._entry(self._pool.handle, inputs, outputs, memory.sizes, self._weights_address, memory.arena_address, memory.failure)
+        if code == 0 and not self._late_outputs:
+            return results  # type: ignore[return-value]  # none is late
+        late = {size.name: int(value) for size, value in zip(self.sizes, memory.sizes, strict=False)}
         try:
             if code != 0:
-                raise self._failure(code, failure)
+                raise self._failure(code, list(memory.failure))
             return [self._late(i, outputs[i], late) if result is None else result for i, result in enumerate(results)]
         finally:
             for i in self._late_outputs:
                 if outputs[i]:
                     self._release(outputs[i])
 
+    def _empty_output(self, index: int, shape: Sequence[int]) -> Array:
+        """Room for an output. Raises MemoryLimitError where there is none."""
+        spec = self.outputs[index]
+        try:
+            return self._recycled[index].take(shape, spec.dtype)
+        except (MemoryError, ValueError):  # ValueError: past what NumPy can count
+            raise MemoryLimitError(f"there is no memory for the output '{spec.name}' of shape {list(shape)}", where=repr(spec)) from None
+
     def _late(self, index: int, address: int | None, sizes: Mapping[str, int]) -> Array:
         """A copy of an output whose size was known only while running."""
-        spec = self.outputs[index]
-        result = empty_output(spec, sizes)
+        result = self._empty_output(index, self.outputs[index].shape_at(sizes))
         if result.nbytes and address:
             ctypes.memmove(result.ctypes.data, address, result.nbytes)
         return result
 
-    def _failure(self, code: int, values: Array) -> Exception:
+    def _failure(self, code: int, values: Sequence[int]) -> Exception:
         if code == OUT_OF_MEMORY:
             why = "the system refused an allocation for a tensor of data-dependent size"
             return MemoryLimitError("the inference ran out of memory", why=why)
@@ -147,23 +189,23 @@ class Executable:
         return ShapeError(message.format(*[int(value) for value in values[:shown]]), why="the inputs break a constraint of the model")
 
     @contextmanager
-    def _arena(self, size: int) -> Iterator[Array]:
-        """Memory for one inference, reused between calls."""
+    def _call_memory(self, size: int) -> Iterator[CallMemory]:
+        """What one inference works in, reused between calls; `size`: bytes of its arena."""
         with self._lock:
-            fitting = [i for i, idle in enumerate(self._idle) if idle.size >= size]
-            arena = self._idle.pop(min(fitting, key=lambda i: self._idle[i].size)) if fitting else None
-        if arena is None:
+            fitting = [i for i, idle in enumerate(self._idle) if idle.arena.size >= size]
+            memory = self._idle.pop(min(fitting, key=lambda i: self._idle[i].arena.size)) if fitting else None
+        if memory is None:
             try:
-                arena = aligned_empty(size)
+                memory = CallMemory(aligned_empty(size), len(self.inputs), len(self.outputs), len(self.sizes))
             except (MemoryError, ValueError):  # ValueError: past what NumPy can count
                 raise MemoryLimitError(f"the inference needs {size} bytes of working memory, which the system refuses") from None
         try:
-            yield arena
+            yield memory
         finally:
             with self._lock:
-                self._idle.append(arena)
+                self._idle.append(memory)
                 if len(self._idle) > KEPT_ARENAS:
-                    del self._idle[min(range(len(self._idle)), key=lambda i: self._idle[i].size)]
+                    del self._idle[min(range(len(self._idle)), key=lambda i: self._idle[i].arena.size)]
 
     # ---- about
 

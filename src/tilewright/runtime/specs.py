@@ -34,6 +34,11 @@ class TensorSpec:
         return f"{self.name}: {self.dtype.name}[{', '.join(dim.text for dim in self.shape)}]"
 
 
+def fixed_shape(spec: TensorSpec) -> tuple[int, ...] | None:
+    """The shape, where it depends on no size."""
+    return None if any(dim.names for dim in spec.shape) else tuple(dim({}) for dim in spec.shape)
+
+
 @dataclass(frozen=True, slots=True)
 class SizeSpec:
     """A named size and its range, ends included; `multiple` divides it."""
