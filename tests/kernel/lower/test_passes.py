@@ -7,7 +7,7 @@ import pytest
 
 from tests.kernel.schedule.kernels import elementwise, matmul, softmax, stencil
 from tilewright.ir.dtypes import float32
-from tilewright.ir.expr import Op, binary, const, load, select, size, var
+from tilewright.ir.expr import Expr, Op, binary, const, load, select, size, var
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.lower import lower
@@ -123,11 +123,7 @@ def test_conditions_leave_loops_that_they_do_not_depend_on() -> None:
     inner = If(binary(Op.AND, i * 8 < n, j < 3), Store(y, (i, j), const(1.0, float32)))
     kernel = simplify_statements(Kernel("k", (), (y,), For(i, const(8), For(j, const(4), inner)), (n,)))
     expected = (
-        "for i in range(8):\n"
-        "    if i * 8 < n:\n"
-        "        for j in range(4):\n"
-        "            if j < 3:\n"
-        "                y[i, j] = float32(1.0)"
+        "for i in range(8):\n    if i * 8 < n:\n        for j in range(4):\n            if j < 3:\n                y[i, j] = float32(1.0)"
     )
     assert body(kernel) == expected
 
@@ -189,10 +185,38 @@ def test_padding_leaves_the_middle_of_a_row_without_conditions(stride: int) -> N
     np.testing.assert_array_equal(interpret(lowered, [data])[0], interpret(kernel, [data])[0])
 
 
-def test_large_bodies_are_not_copied() -> None:
-
-    n, i = size("n", 1), var("i")
+def large(n: Expr, i: Expr) -> tuple[Buffer, Stmt]:
     y = Buffer("y", float32, (n, const(500)))
-    stores = seq(*(Store(y, (i, const(c)), const(1.0, float32)) for c in range(500)))
-    kernel = Kernel("large", (), (y,), For(i, (n + 3) // 4 * 4, If(i < n, stores)), (n,))
+    return y, seq(*(Store(y, (i, const(c)), const(1.0, float32)) for c in range(500)))
+
+
+def test_large_bodies_are_not_copied() -> None:
+    n, i = size("n", 1), var("i")
+    y, stores = large(n, i)
+    kernel = Kernel("large", (), (y,), For(i, (n + 3) // 4 * 4, seq(If(i < n, stores), If(i < n, stores))), (n,))
     assert partition_loops(kernel) is kernel
+
+
+def test_a_loop_with_nothing_but_a_condition_is_shortened_however_large() -> None:
+    n, i = size("n", 1), var("i")
+    y, stores = large(n, i)
+    (loop,) = [
+        s for s in walk_stmts(partition_loops(Kernel("k", (), (y,), For(i, n * 4, If(i < n, stores)), (n,))).body) if isinstance(s, For)
+    ]
+    assert loop.extent is n
+    assert loop.body is stores
+
+
+def test_taps_on_padding_bound_their_loop() -> None:
+    h, k = var("h"), var("k")
+    x, y = Buffer("x", float32, (const(20),)), Buffer("y", float32, (const(20),))
+    at = h + k - 2
+    step = load(y, (h,)) + load(x, (at,))
+    taps = For(k, const(5), If(binary(Op.AND, const(0) <= at, at < 20), Store(y, (h,), step)))
+    kernel = Kernel("window", (x,), (y,), For(h, const(20), seq(Store(y, (h,), const(0.0, float32)), taps), "parallel"))
+    lowered = lower(kernel)
+    data = np.arange(1, 21, dtype=np.float32)
+    np.testing.assert_array_equal(interpret(lowered, [data])[0], interpret(kernel, [data])[0])
+    loops = [s for s in walk_stmts(lowered.body) if isinstance(s, For) and s.kind == "serial"]
+    assert len(loops) == 2  # of the iterations where all taps count, and of the others
+    assert all(isinstance(loop.body, Store) for loop in loops)

@@ -15,7 +15,7 @@ from tilewright.graph.node import Array, Operator
 from tilewright.graph.ops.blocks import reduce_block
 from tilewright.graph.ops.convolution import Convolution
 from tilewright.graph.ops.elementwise import expect_inputs
-from tilewright.graph.ops.padding import pad_block, windowed_dim
+from tilewright.graph.ops.padding import pad_block, padded_element, windowed_dim
 from tilewright.graph.shapes import canonical, dims_equal, format_shape
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
@@ -143,7 +143,8 @@ class BlockedConvolution(Operator):
         zero = const(0)
         plain = x.rank == w.rank
         inner = () if plain else (zero,)
-        padded = pad_block(k, x, (zero, zero, *self.low, *inner), (zero, zero, *self.high, *inner), const(0, x.dtype))
+        low, high = (zero, zero, *self.low, *inner), (zero, zero, *self.high, *inner)
+        padded = x if self.depthwise else pad_block(k, x, low, high, const(0, x.dtype))
         shape = self.infer((TensorType(x.dtype, x.shape), TensorType(w.dtype, w.shape)))[0].shape
 
         def source(spatial: tuple[Expr, ...], taps: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -154,7 +155,8 @@ class BlockedConvolution(Operator):
             spatial, o, reduced = rest[:rank], rest[rank], rest[rank + 1 :]
             out = ob * self.lanes + o
             if self.depthwise:
-                return padded[(n, ob, *source(spatial, reduced), o)] * w[(out, zero, *reduced)]
+                inside, element = padded_element(x, (n, ob, *source(spatial, reduced), o), low, high)
+                return select(inside, element * w[(out, zero, *reduced)], const(0, self.dtype))
             if plain:
                 return padded[(n, reduced[0], *source(spatial, reduced[1:]))] * w[(out, reduced[0], *reduced[1:])]
             cb, taps, c = reduced[0], reduced[1:-1], reduced[-1]

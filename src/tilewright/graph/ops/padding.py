@@ -89,6 +89,23 @@ def pad_block(
     return k.compute("pad", shape, element)
 
 
+def padded_element(x: Tensor, at: Sequence[Expr], low: Sequence[Expr], high: Sequence[Expr]) -> tuple[Expr, Expr]:
+    """What stands at a position of `x` padded: whether that is an element of `x`, and the element, which counts only then.
+
+    A window that skips what is no element needs no padded copy; conditions on axes without padding are left out.
+    """
+    conditions: list[Expr] = []
+    where: list[Expr] = []
+    for position, dim, before, after in zip(at, x.shape, low, high, strict=True):
+        index = position - before
+        if not _at_most_zero(before):
+            conditions.append(less_equal(const(0), index))
+        if not _at_most_zero(after):
+            conditions.append(less(index, dim))
+        where.append(index)
+    return all_of(*conditions), x[tuple(where)]
+
+
 def pad_array(x: Array, low: Sequence[int], high: Sequence[int], mode: str, value: Array) -> Array:
     """NumPy padding that takes negative amounts as well."""
     widths = [(max(a, 0), max(b, 0)) for a, b in zip(low, high)]

@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.graph.node import Array, Operator
 from tilewright.graph.ops.blocks import rounded
 from tilewright.graph.ops.elementwise import expect_inputs, expect_kind
-from tilewright.graph.ops.padding import pad_array, pad_block, window_views, windowed_dim
+from tilewright.graph.ops.padding import pad_array, padded_element, window_views, windowed_dim
 from tilewright.graph.ops.reduction import matches
 from tilewright.graph.ops.scalars import NUMBER, arithmetic_dtype, widened
 from tilewright.graph.shapes import flatten_index, format_shape, unflatten_index
@@ -97,20 +97,26 @@ class WindowReduce(Operator):
 
 
 def window_block(k: KernelBuilder, fn: str, op: WindowReduce | MaxPoolIndices, x: Tensor) -> Tensor:
-    """Padding with the identity, then the reduction over the taps, in the arithmetic dtype."""
-    fill = COMBINERS[fn].identity(x.dtype)
-    padded = pad_block(k, x, _full(op.low, x.rank), _full(op.high, x.rank), fill)
+    """The reduction over the taps that are inside of `x`, in the arithmetic dtype; extremes of integers need none."""
+    taken = _as_stored if fn != "sum" and x.dtype.is_integer else widened
+    outside = taken(COMBINERS[fn].identity(x.dtype))
     shape = _windowed_shape(op, x.shape)
     leading = x.rank - len(op.window)
+    low, high = _full(op.low, x.rank), _full(op.high, x.rank)
 
     def value(*i: Expr) -> Expr:
         at = [
             i[axis] * stride + i[x.rank + axis - leading] * dilation
             for axis, stride, dilation in zip(range(leading, x.rank), op.strides, op.dilations)
         ]
-        return widened(padded[(*i[:leading], *at)])
+        inside, element = padded_element(x, (*i[:leading], *at), low, high)
+        return select(inside, taken(element), outside)
 
     return k.reduce(f"window_{fn}", shape, [const(n) for n in op.window], value, fn)
+
+
+def _as_stored(element: Expr) -> Expr:
+    return element
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +171,7 @@ class MaxPoolIndices(Operator):
             inside = all_of(*(c for p, dim in zip(at, spatial, strict=True) for c in (less_equal(const(0), p), less(p, dim))))
             where = (*out[:leading], *at)
             # The element is only read inside; the outer select keeps padding out even where it equals the maximum.
-            chosen = select(inside, matches(widened(x[where]), best[out]), const(False, dtypes.bool_))
+            chosen = select(inside, matches(widened(x[where]), widened(best[out])), const(False, dtypes.bool_))
             return select(chosen, flatten_index(x.shape, where), none)
 
         places = k.reduce("place", best.shape, [const(n) for n in self.window], place, "min")

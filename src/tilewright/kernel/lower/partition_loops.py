@@ -8,6 +8,10 @@
 Conditions are those of `if` and `select` that are affine in the loop variable, with a constant coefficient, and in the variables of loops
 inside. A loop over ranges is cut in up to three: before, where all hold, after. A parallel loop keeps its range and takes the short
 body where all hold (`if` inside), so that it is still one parallel loop. Only loops whose body is small are copied.
+
+A serial loop whose body does nothing where a condition fails is shortened to where it holds, whatever the size of its body:
+
+    for k in 3: if 1 <= h + k: ..   ->   for k in 3 - max(1 - h, 0): ..     (at k + max(1 - h, 0))
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from tilewright.ir.expr import (
     Expr,
     Op,
     add,
+    all_of,
     ceildiv,
     const,
     floordiv,
@@ -68,6 +73,8 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
         return map_stmt(stmt, lambda s: _partition(s, extents, copies))
     if stmt.kind in ("vectorized", "unrolled"):
         return stmt
+    if stmt.kind == "serial":
+        stmt = _shortened(stmt, extents)
     inside = {**extents, stmt.var: stmt.extent}
     found = _conditions(stmt) if _size(stmt.body) * copies * 2 <= COPY_LIMIT else []
     if not found:
@@ -98,6 +105,30 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
         shifted = body if low.is_const and low.value == 0 else substitute_stmt(body, {stmt.var: add(stmt.var, low)})
         parts.append(For(stmt.var, extent, _partition(shifted, {**extents, stmt.var: extent}, copies), stmt.kind))
     return seq(*parts)
+
+
+def _shortened(loop: For, extents: dict[Expr, Expr]) -> For:
+    """The serial loop without the iterations at its ends in which nothing happens."""
+    if not isinstance(loop.body, If) or loop.body.otherwise is not None:
+        return loop
+    begin: Expr = const(0)
+    end = loop.extent
+    kept: list[Expr] = []
+    for test in conjuncts(loop.body.condition):
+        found = _range(test, loop.var, {}, set())
+        if found is None:
+            kept.append(test)
+        elif found.first is not None:
+            begin = maximum(begin, found.first)
+        elif found.last is not None:
+            end = minimum(end, found.last)
+    if len(kept) == len(conjuncts(loop.body.condition)):
+        return loop
+    run = simplifier(extents=extents)
+    begin = run.rewrite(begin)
+    body: Stmt = If(all_of(*kept), loop.body.then) if kept else loop.body.then
+    body = substitute_stmt(body, {loop.var: add(loop.var, begin)})
+    return For(loop.var, run.rewrite(maximum(sub(end, begin), const(0))), body, loop.kind)
 
 
 def _two_bodies(loop: For, main: Stmt, holds: Expr, inside: dict[Expr, Expr], copies: int) -> Stmt:

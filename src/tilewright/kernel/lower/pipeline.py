@@ -7,6 +7,7 @@ from tilewright.kernel.lower.dissolve_blocks import dissolve_blocks
 from tilewright.kernel.lower.drop_unread import drop_unread
 from tilewright.kernel.lower.partition_loops import partition_loops
 from tilewright.kernel.lower.simplify_statements import simplify_statements
+from tilewright.kernel.lower.skip_identity import skip_identity
 from tilewright.kernel.lower.specialise_sizes import specialise_sizes, tiled_sizes
 from tilewright.kernel.nodes import Kernel
 
@@ -23,6 +24,8 @@ def lower(kernel: Kernel) -> Kernel:
     kernel = drop_unread(kernel)
     # Before simplification, since it subtracts the start of a region from indices, where most terms cancel.
     kernel = compact_buffers(kernel)
+    # After buffers have their place, which is found from statements that run always; before conditions move out of loops.
+    kernel = skip_identity(kernel)
     # Before partitioning, which needs conditions in their short form and outside the loops that they do not depend on.
     kernel = simplify_statements(kernel)
     kernel = partition_loops(kernel)

@@ -10,7 +10,9 @@ from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.contraction import schedule_contraction
+from tilewright.target.cpu.rules.dot import schedule_dot
 from tilewright.target.cpu.rules.inline import inline_producers
+from tilewright.target.cpu.rules.lanes import schedule_windows
 from tilewright.target.cpu.rules.reduction import schedule_rest
 from tilewright.target.cpu.rules.rowwise import schedule_rows
 from tilewright.target.cpu.rules.structure import as_product, block_of
@@ -30,12 +32,18 @@ def schedule_kernel(
     for name in products:
         try:
             with space.attempt():
-                scheduled = schedule_contraction(s, name, names, machine, space)
+                scheduled = schedule_dot(s, name, names, machine, space)
+                if scheduled is None:
+                    scheduled = schedule_contraction(s, name, names, machine, space)
         except ScheduleError:
             scheduled = None
         if scheduled is not None:
             s = scheduled
     if not products:
+        with suppress(ScheduleError), space.attempt():
+            windows = schedule_windows(s, machine, names, space)
+            if windows is not None:
+                return schedule_rest(windows, machine, reassociate, names)
         with suppress(ScheduleError):
             s = schedule_rows(s, machine, reassociate)
     return schedule_rest(s, machine, reassociate, names)

@@ -10,11 +10,8 @@ from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.machine.description import Machine
 from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
-from tilewright.target.cpu.rules.packing import pack_operand
-from tilewright.target.cpu.rules.registers import register_block
-from tilewright.target.cpu.rules.structure import block_of, extent_value, reductions, spatial, stride, value_loads, writes_output
-
-SHORT = 8  # reduction loops up to this length are unrolled
+from tilewright.target.cpu.rules.lanes import reduce_lanes
+from tilewright.target.cpu.rules.structure import block_of, extent_value, reductions, spatial, stride, value_loads
 
 
 def schedule_reduction(
@@ -41,84 +38,6 @@ def _along_reduction(s: Schedule, name: str) -> bool:
     if by_output and not all(step[0] == 0 for step in steps):
         return False
     return by_reduction and extent_value(inner.extent) >= 8
-
-
-def reduce_lanes(s: Schedule, name: str, machine: Machine, parallel: bool, constants: frozenset[str] = frozenset()) -> Schedule:
-    """One sum per lane, kept in a register over the reduction loops; consumers follow on it. Where the lanes are the whole last axis,
-    several points of the axis before it are computed at once, which share what does not move with them."""
-    block = block_of(s, name)
-    loops = s.loops_of(name)[-len(block.iters) :]
-    count = len(spatial(block))
-    outer, vector, inner = list(loops[: count - 1]), loops[count - 1], list(loops[count:])
-    dtype_bits = max(8, *(load.dtype.bits for load in value_loads(block))) if value_loads(block) else 32
-    lanes = machine.lanes(min(max(dtype_bits, s.nest.outputs(name)[0].dtype.bits), 64))
-    extent = s.nest.loop(vector).stmt.extent
-    width = min(lanes, int(extent.value)) if extent.is_const else lanes
-    if writes_output(s, name):
-        s, (epilogue, *_) = s.cache_write(name, "local")
-    else:
-        consumers = s.consumers(name)
-        epilogue = consumers[0] if len(consumers) == 1 else ""
-        if epilogue:
-            s = s.set_scope(s.nest.outputs(name)[0].name, "local")
-    for load in value_loads(block):
-        if load.attr.name in constants and stride(load, spatial(block)[-1].var) not in (0, 1):
-            s = pack_operand(s, name, load, load.attr.name, spatial(block)[-1], width)
-    rows = _rows_at_once(s, name, machine, width)
-    row_part = None
-    if rows > 1:
-        s, (row_chunk, row_part) = s.split(outer[-1], rows)
-        s = s.reorder(row_chunk, *inner, row_part, vector)
-        outer, chunk, lane = [*outer[:-1], row_chunk], row_chunk, vector
-    else:
-        s, (chunk, lane) = s.split(vector, width)
-        s = s.reorder(chunk, *inner, lane)
-    if epilogue:
-        try:
-            s, made = s.reverse_compute_at(epilogue, chunk)
-            s = _vectorised_tail(s, made[-1], width)
-            if row_part is not None:
-                for loop in made[:-1]:
-                    size = s.nest.loop(loop).stmt.extent
-                    s = s.unroll(loop) if size.is_const and size.value <= rows else s
-        except ScheduleError:
-            s = _unlocal(s, name)
-    if row_part is not None:
-        s = s.unroll(row_part)
-    if inner:
-        s = s.vectorize(lane)
-        s, _ = s.decompose_reduction(name, inner[0])
-    else:
-        s = s.vectorize(lane)
-    for loop in inner:
-        size = s.nest.loop(loop).stmt.extent
-        if size.is_const and size.value <= SHORT:
-            s = s.unroll(loop)
-    return parallelise(s, outer or [chunk]) if parallel else s
-
-
-def _rows_at_once(s: Schedule, name: str, machine: Machine, width: int) -> int:
-    """How many points of the axis before the last one to compute at once; 1 where the last axis is longer than a vector."""
-    axes = spatial(block_of(s, name))
-    if len(axes) < 2 or not axes[-1].extent.is_const or int(axes[-1].extent.value) != width or width < 2:
-        return 1
-    extent = axes[-2].extent
-    if not extent.is_const:
-        return 1
-    return register_block(machine, int(extent.value), 1)[0] if extent.value > 1 else 1
-
-
-def _unlocal(s: Schedule, name: str) -> Schedule:
-    return s.set_scope(s.nest.outputs(name)[0].name, "global")
-
-
-def _vectorised_tail(s: Schedule, loop: str, width: int) -> Schedule:
-    """Vectorise the innermost loop of what was computed at a tile, if it still has the tile's width."""
-    try:
-        extent = s.nest.loop(loop).stmt.extent
-        return s.vectorize(loop) if extent.is_const and 1 < extent.value <= max(width, 2) else s
-    except ScheduleError:
-        return s
 
 
 def reduce_along_memory(s: Schedule, name: str, machine: Machine, parallel: bool) -> Schedule:

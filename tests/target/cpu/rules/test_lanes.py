@@ -1,0 +1,132 @@
+"""Depthwise convolutions and pooling: compiled for every width of vectors they compute what the operators define, without a padded copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tests.compiled_graphs import f32, module
+from tilewright.compiler import Compiled, compile_module
+from tilewright.graph.interpreter import interpret
+from tilewright.graph.node import GraphBuilder, Module, Value
+from tilewright.graph.ops import Binary, BlockedConvolution, WindowReduce, constant
+from tilewright.ir import dtypes
+from tilewright.ir.expr import Expr, size
+from tilewright.ir.types import TensorType, as_shape, tensor
+from tilewright.kernel.nodes import For, walk_stmts
+from tilewright.machine.targets import named_machine
+from tilewright.plan.steps import Launch
+from tilewright.runtime.executable import Executable
+from tilewright.support.settings import Settings
+
+LEVELS = {"x86-64-v2": 4, "x86-64-v3": 8, "x86-64-v4": 16}
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Window:
+    taps: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+
+WINDOWS: dict[str, Window] = {
+    "3x3": Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1)),
+    "3x3 by 2": Window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1)),
+    "padded at the end": Window((3, 3), (2, 2), (1, 1), (0, 0), (1, 1)),
+    "5x5": Window((5, 5), (1, 1), (1, 1), (2, 2), (2, 2)),
+    "5x5 by 2": Window((5, 5), (2, 2), (1, 1), (2, 2), (2, 2)),
+    "dilated": Window((3, 3), (1, 1), (2, 2), (2, 2), (2, 2)),
+    "without padding": Window((3, 3), (1, 1), (1, 1), (0, 0), (0, 0)),
+    "uneven": Window((3, 2), (2, 1), (1, 2), (2, 0), (0, 3)),
+    "windows of padding alone": Window((2, 2), (1, 2), (1, 1), (3, 2), (0, 4)),
+    "cropped": Window((2, 3), (1, 1), (1, 1), (-1, 1), (1, -2)),
+    "a row": Window((1, 9), (1, 1), (1, 1), (0, 4), (0, 4)),
+    "wider than the image": Window((3, 13), (1, 1), (1, 1), (1, 6), (1, 6)),
+    "one axis": Window((3,), (2,), (1,), (1,), (1,)),
+    "three axes": Window((2, 3, 3), (1, 1, 2), (1, 1, 1), (1, 1, 1), (0, 1, 1)),
+}
+SHAPES = {1: (11,), 2: (7, 11), 3: (4, 5, 9)}
+
+
+def blocked_depthwise(window: Window, lanes: int, batch: Expr | int, space: Sequence[Expr | int]) -> Module:
+    """Two blocks of channels, and an epilogue."""
+    weights = np.random.default_rng(2).normal(size=(2 * lanes, 1, *window.taps)).astype(np.float32)
+    low, high = as_shape(window.low), as_shape(window.high)
+
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        y = g.one(BlockedConvolution(window.strides, window.dilations, low, high, True, lanes), x, g.one(constant(weights)))
+        return (g.one(Binary("max"), y, g.one(constant(np.float32(0)))),)
+
+    return module([f32(batch, 2, *space, lanes)], body)
+
+
+def pooling(fn: str, window: Window, type_: TensorType, trailing: int) -> Module:
+    """Windows over the axes before the last `trailing` ones."""
+    ones, zeros = (1,) * trailing, (0,) * trailing
+    low, high = as_shape((*window.low, *zeros)), as_shape((*window.high, *zeros))
+    op = WindowReduce(fn, (*window.taps, *ones), (*window.strides, *ones), (*window.dilations, *ones), low, high)
+    return module([type_], lambda g, x: (g.one(op, x),))
+
+
+def compiled(m: Module, level: str) -> Compiled:
+    return compile_module(m, named_machine(level), Settings().changed(cache=False, verify=True))
+
+
+def agrees(m: Module, level: str, *shapes: Sequence[int], dtype: type = np.float32) -> Compiled:
+    """Compile for a level, which this machine can run, and compare with the reference."""
+    result = compiled(m, level)
+    executable = Executable(result.artifact, 2)
+    rng = np.random.default_rng(3)
+    for shape in shapes:
+        x = rng.normal(size=shape).astype(dtype) if dtype is np.float32 else rng.integers(-128, 127, shape).astype(dtype)
+        (got,) = executable.run({"x0": x}).values()
+        (want,) = interpret(m, [x])
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    return result
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_blocked_depthwise(name: str, level: str) -> None:
+    window, lanes = WINDOWS[name], LEVELS[level]
+    space = SHAPES[len(window.taps)]
+    agrees(blocked_depthwise(window, lanes, 2, space), level, (2, 2, *space, lanes))
+
+
+@pytest.mark.parametrize("name", ["3x3", "5x5 by 2", "dilated"])
+def test_symbolic_sizes(name: str) -> None:
+    n, h, w = size("N"), size("H", 3), size("W", 3)
+    m = blocked_depthwise(WINDOWS[name], 8, n, (h, w))
+    agrees(m, "x86-64-v3", (1, 2, 9, 10, 8), (3, 2, 3, 3, 8), (1, 2, 4, 33, 8), (1, 2, 20, 17, 8))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("fn", ["max", "sum"])
+@pytest.mark.parametrize("name", ["3x3 by 2", "uneven", "windows of padding alone", "cropped", "one axis", "three axes"])
+def test_pooling(name: str, fn: str, level: str) -> None:
+    window, lanes = WINDOWS[name], LEVELS[level]
+    space = SHAPES[len(window.taps)]
+    agrees(pooling(fn, window, f32(2, 2, *space, lanes), 1), level, (2, 2, *space, lanes))
+    agrees(pooling(fn, window, f32(2, 3, *space), 0), level, (2, 3, *space))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+def test_extremes_of_integers_need_no_wider_accumulator(dtype: str) -> None:
+    kind = getattr(dtypes, dtype)
+    m = pooling("max", WINDOWS["windows of padding alone"], tensor(kind, (1, 2, 7, 40)), 0)
+    agrees(m, "x86-64-v4", (1, 2, 7, 40), dtype=kind.numpy.type)
+
+
+@pytest.mark.parametrize("name", ["3x3", "5x5 by 2"])
+def test_nothing_is_copied_and_results_stay_in_registers(name: str) -> None:
+    result = compiled(blocked_depthwise(WINDOWS[name], 16, 1, (28, 28)), "x86-64-v4")
+    (launch,) = [step for step in result.plan.steps if isinstance(step, Launch)]
+    assert all(buffer.scope == "local" for buffer in launch.kernel.scratch)
+    widths = {loop.extent.value for loop in walk_stmts(launch.kernel.body) if isinstance(loop, For) and loop.kind == "vectorized"}
+    assert widths == {16}
