@@ -12,6 +12,7 @@ from typing import Any
 import tilewright
 from tilewright.graph.node import Function, Module
 from tilewright.ir.types import TensorType
+from tilewright.kernel.work import Work
 from tilewright.machine.description import Machine
 from tilewright.plan.build import PlannedConstant, build_plan
 from tilewright.plan.steps import Launch, Plan, walk_steps
@@ -27,6 +28,7 @@ from tilewright.support.settings import Settings
 from tilewright.target.cpu.entry import RuntimeCheck, emit_entry
 from tilewright.target.cpu.groups import GroupCompiler
 from tilewright.target.cpu.llvm import llvm_target
+from tilewright.target.cpu.manifest import kernel_entry, target_entry
 from tilewright.target.cpu.thread_pool import thread_pool_object
 from tilewright.transform.block_channels import block_channels
 from tilewright.transform.decompose import open_composites
@@ -130,7 +132,8 @@ def compile_module(
                 stage.advance(1)
         with progress.stage("code", len(groups.pending)):
             objects = groups.objects()
-    manifest = make_manifest(module, plan, machine, settings, entry, checks, total, source or {})
+        work = groups.work()
+    manifest = make_manifest(module, plan, machine, settings, entry, checks, total, source or {}, work)
     artifact = Artifact(manifest, objects, thread_pool_object(llvm_target(machine)), weights)
     return Compiled(module, plan, constants, artifact)
 
@@ -181,11 +184,12 @@ def make_manifest(
     source: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What the artifact says of itself: plain data."""
+    work: Mapping[str, Work],
     launches = [step for step in walk_steps(plan.steps) if isinstance(step, Launch)]
     return {
         "tilewright": tilewright.__version__,
         "model": dict(source),
-        "target": {"name": machine.name, "triple": machine.triple, "cpu": machine.llvm_cpu, "isa": sorted(machine.isa)},
+        "target": target_entry(machine),
         "settings": dict(settings.code_key()),
         "inputs": [_tensor(name, type_) for name, type_ in zip(module.input_names, plan.inputs, strict=True)],
         "outputs": [_tensor(name, type_) for name, type_ in zip(module.output_names, plan.outputs, strict=True)],
@@ -196,7 +200,7 @@ def make_manifest(
         "entry": entry,
         "memory": {"arena": repr(plan.arena_bytes), "weights": weights},
         "checks": [{"message": check.message, "shown": check.shown} for check in checks],
-        "kernels": [{"symbol": step.kernel.name, "origins": [str(origin) for origin in step.origins]} for step in launches],
+        "kernels": [kernel_entry(step, work[step.kernel.name]) for step in launches],
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.ir.expr import Expr, Op, const, floordiv, free_vars, maximum, substitute, walk
 from tilewright.kernel.nodes import Block, For, If, Kernel, Let, Seq, Stmt, Store, While, blocks
 
@@ -12,36 +14,38 @@ ARITHMETIC = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.FLOORDIV, Op.FLOORMOD
 def operations(kernel: Kernel) -> Expr:
     """Scalar operations on data in one run, as an expression of the sizes: a multiply-add counts as two, a function such as exp as one,
     computing an index not at all. Loops of unknown length count as ASSUMED_TRIPS, `while` as one iteration."""
-    return _work(kernel.body)
+    return sum_over(kernel.body, operations_of)
 
 
-def _work(stmt: Stmt) -> Expr:
+def sum_over(stmt: Stmt, count: Callable[[Expr], int]) -> Expr:
+    """The sum of `count` over all expressions evaluated in one run of a statement, as an expression of the sizes; loops count as in
+    `operations`, and of two branches the larger."""
     match stmt:
         case Block():
-            total = _work(stmt.body)
+            each = sum_over(stmt.body, count)
             for iter_ in stmt.iters:
-                total = _repeated(total, iter_.var, iter_.extent)
-            return total
+                each = _repeated(each, iter_.var, iter_.extent)
+            return each
         case For(var, extent, body, _):
             # loops around blocks only enumerate the blocks' own domains
-            return _work(body) if blocks(body) else _repeated(_work(body), var, extent)
+            return sum_over(body, count) if blocks(body) else _repeated(sum_over(body, count), var, extent)
         case Seq(stmts):
-            total = const(0)
+            summed = const(0)
             for child in stmts:
-                total = total + _work(child)
-            return total
+                summed = summed + sum_over(child, count)
+            return summed
         case If(condition, then, otherwise):
-            taken = _work(then) if otherwise is None else maximum(_work(then), _work(otherwise))
-            return taken + operations_of(condition)
+            taken = sum_over(then, count) if otherwise is None else maximum(sum_over(then, count), sum_over(otherwise, count))
+            return taken + count(condition)
         case Let(var, value, body):
-            inner = _work(body)
+            inner = sum_over(body, count)
             if var in free_vars(inner):
                 inner = substitute(inner, {var: _known(value)})
-            return inner + operations_of(value)
+            return inner + count(value)
         case While(condition, body):
-            return _work(body) + operations_of(condition)
+            return sum_over(body, count) + count(condition)
         case Store(_, _, value):
-            return const(operations_of(value))
+            return const(count(value))
 
 
 def _repeated(each: Expr, var: Expr, extent: Expr) -> Expr:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ASSUMED_CLOCK_GHZ = 3.0
+ASSUMED_FORK_US = 5.0
+MEMORY_SCALES_TO = 3  # cores that together saturate the memory of most machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Machine:
     name: of the CPU model or ISA level. arch: `x86_64` or `aarch64`. isa: features by LLVM's names.
     triple, llvm_cpu, llvm_features: for LLVM; features are those that differ from the cpu's own, `+a,-b`, in order.
     vector_bits: width of the vectors to use. vector_registers: how many there are. fma_units: vector multiply-adds of that width started
-    per cycle. fma_latency: cycles. cores: physical cores to schedule for. peaks: measured ones, where somebody measured.
+    per cycle. fma_latency: cycles. cores: physical cores to schedule for. peaks: measured ones of one core, where somebody measured;
+    together: of all `cores` at once; fork_us: microseconds to start a loop on all cores and to wait for them.
     """
 
     name: str
@@ -54,6 +57,8 @@ class Machine:
     l3: CacheLevel | None
     cores: int
     peaks: Peaks | None = None
+    together: Peaks | None = None
+    fork_us: float | None = None
 
     def has(self, *features: str) -> bool:
         """Whether the ISA has all of `features` (LLVM's names: `avx512vnni`, `dotprod`)."""
@@ -84,3 +89,25 @@ def estimated_peaks(machine: Machine) -> Peaks:
         l3=line / 4 * ASSUMED_CLOCK_GHZ,
         memory=20.0,
     )
+
+
+def peaks_together(machine: Machine) -> Peaks:
+    """What all cores can do at once: as measured, or an estimate from one core: everything that each core has of its own scales with their
+    number, and memory up to MEMORY_SCALES_TO cores."""
+    if machine.together is not None:
+        return machine.together
+    one, cores = estimated_peaks(machine), machine.cores
+    return Peaks(
+        f32=one.f32 * cores,
+        bf16=one.bf16 * cores,
+        int8=one.int8 * cores,
+        l1=one.l1 * cores,
+        l2=one.l2 * cores,
+        l3=one.l3 * cores,
+        memory=one.memory * min(cores, MEMORY_SCALES_TO),
+    )
+
+
+def fork_us(machine: Machine) -> float:
+    """Microseconds that a parallel loop costs over a serial one: measured, or ASSUMED_FORK_US; 0 with one core."""
+    return 0.0 if machine.cores == 1 else machine.fork_us if machine.fork_us is not None else ASSUMED_FORK_US

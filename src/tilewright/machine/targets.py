@@ -153,6 +153,7 @@ def _change_feature(machine: Machine, feature: str, sign: str) -> Machine:
         vector_bits=widest if grew else min(machine.vector_bits, widest),
         vector_registers=vector_register_count(machine.arch, isa),
         peaks=None if widest != widest_vector_bits(machine.isa) else machine.peaks,
+        together=None if widest != widest_vector_bits(machine.isa) else machine.together,
     )
 
 
@@ -162,13 +163,17 @@ def _set_vector_bits(machine: Machine, value: str) -> Machine:
     if not value.isdigit() or int(value) not in widths:
         raise ValueError(f"vector_bits of {machine.name} must be one of {', '.join(map(str, widths))}, not {value}")
     bits = int(value)
-    return replace(machine, vector_bits=bits, peaks=machine.peaks if bits == machine.vector_bits else None)
+    # what was measured with vectors of one width says nothing about another
+    same = bits == machine.vector_bits
+    return replace(machine, vector_bits=bits, peaks=machine.peaks if same else None, together=machine.together if same else None)
 
 
 def _set_cores(machine: Machine, value: str) -> Machine:
     if not value.isdigit() or int(value) < 1:
         raise ValueError(f"cores must be at least 1, not {value}")
-    return replace(machine, cores=int(value))
+    cores = int(value)
+    same = cores == machine.cores
+    return replace(machine, cores=cores, together=machine.together if same else None, fork_us=machine.fork_us if same else None)
 
 
 def _set_cache(level: str) -> Callable[[Machine, str], Machine]:

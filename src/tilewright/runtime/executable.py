@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,10 @@ from tilewright.runtime.recycled import RecycledOutput
 from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, as_array, fixed_shape, solve_sizes, tensor_spec
 from tilewright.support.errors import ArtifactError, InputError, MemoryLimitError, ShapeError
 from tilewright.support.host_limits import usable_cores
+
+if TYPE_CHECKING:
+    from tilewright.runtime.instrument import Recorder
+    from tilewright.runtime.profile import Profile
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 7)
 _RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -110,20 +114,25 @@ class Executable:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Results for positional or named arguments: one array, or a tuple when the model has several outputs."""
+        results = self._invoke(self._named(args, kwargs))
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name."""
         if len(args) > len(self.inputs):
             raise InputError(f"{len(args)} arguments are passed, the model takes {len(self.inputs)}", where=self._signature())
         named = dict(zip((spec.name for spec in self.inputs), args, strict=False))
         twice = named.keys() & kwargs.keys()
         if twice:
             raise InputError(f"input '{min(twice)}' is passed twice", where=self._signature())
-        results = self._invoke({**named, **kwargs})
-        return results[0] if len(results) == 1 else tuple(results)
+        return {**named, **kwargs}
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Results by name."""
         return dict(zip((spec.name for spec in self.outputs), self._invoke(inputs), strict=True))
 
-    def _invoke(self, given: Any) -> list[Array]:
+    def _invoke(self, given: Any, entry: Callable[..., int] | None = None) -> list[Array]:
+        """Check arguments, solve for sizes, run the entry function, or `entry` in its place."""
         if not isinstance(given, Mapping):
             what = f"run takes a mapping of arrays by name, not a {type(given).__name__}"
             raise InputError(what, where=self._signature(), hint="call the executable itself for arrays by position")
@@ -132,7 +141,7 @@ class Executable:
         arrays = [_argument(given[spec.name], spec, shape) for spec, shape in zip(self.inputs, self._fixed_inputs, strict=True)]
         sizes = {} if self._all_fixed else solve_sizes(arrays, self.inputs, self.sizes)
         with self._call_memory(self._arena_bytes(sizes) if self._fixed_arena is None else self._fixed_arena) as memory:
-            return self._call(arrays, sizes, memory)
+            return self._call(entry or self._entry, arrays, sizes, memory)
 
     def _refuse_names(self, given: Mapping[str, Any]) -> None:
         known = {spec.name for spec in self.inputs}
@@ -141,7 +150,7 @@ class Executable:
         what = f"the model has no input '{extra[0]}'" if extra else f"input '{missing[0]}' is missing"
         raise InputError(what, where=self._signature())
 
-    def _call(self, arrays: list[Array], sizes: dict[str, int], memory: CallMemory) -> list[Array]:
+    def _call(self, entry: Callable[..., int], arrays: list[Array], sizes: dict[str, int], memory: CallMemory) -> list[Array]:
         for i, size in enumerate(self.sizes[: self._input_sizes]):
             memory.sizes[i] = sizes[size.name]
         results = [
@@ -153,7 +162,7 @@ class Executable:
             inputs[i] = _address(array)
         for i, result in enumerate(results):
             outputs[i] = None if result is None else _address(result)
-        code = self._entry(self._pool.handle, inputs, outputs, memory.sizes, self._weights_address, memory.arena_address, memory.failure)
+        code = entry(self._pool.handle, inputs, outputs, memory.sizes, self._weights_address, memory.arena_address, memory.failure)
         if code == 0 and not self._late_outputs:
             return results  # type: ignore[return-value]  # none is late
         late = {size.name: int(value) for size, value in zip(self.sizes, memory.sizes, strict=False)}
@@ -208,6 +217,28 @@ class Executable:
                     del self._idle[min(range(len(self._idle)), key=lambda i: self._idle[i].arena.size)]
 
     # ---- about
+
+    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> Profile:
+        """Run the model `repeat` times on arguments as `__call__` takes them, with a clock around every kernel: where the time goes, and
+        how far from the machine's limit. `print` shows it; `to_json`, `chrome_trace` and `html` give it to others."""
+        from tilewright.runtime.profile import measure
+
+        return measure(self, self._named(args, kwargs), repeat)
+
+    def recorder(self) -> Recorder:
+        """An entry with a clock around every kernel, for `record`."""
+        from tilewright.runtime.instrument import Recorder
+
+        return Recorder(self.artifact, self._code, len(self.sizes))
+
+    @property
+    def entry(self) -> Callable[..., int]:
+        """The plan's native entry function, with the arguments that `target/cpu/entry.py` lists."""
+        return self._entry
+
+    def record(self, inputs: Mapping[str, Any], entry: Callable[..., int]) -> list[Array]:
+        """Results as of `run`, in order, of `entry` in place of the plan's own."""
+        return self._invoke(inputs, entry)
 
     def _signature(self) -> str:
         return "inputs are " + ", ".join(map(repr, self.inputs))

@@ -5,7 +5,8 @@
 `inputs` and `outputs` are arrays of pointers; outputs of sizes known only while running are allocated here and their pointers stored
 (free them with `ENTRY_release`). `sizes` is an int64 array in the plan's order, the inputs' sizes filled in by the caller, the rest
 written here. `constants` is the base of the weights, `arena` of arena 0. Answers 0, OUT_OF_MEMORY, or the number (from 1) of the
-check that failed, with the values that its message quotes in `failure` (int64, at most SHOWN of them).
+check that failed, with the values that its message quotes in `failure` (int64, at most SHOWN of them). Kernels are called with `args`
+as `codegen.kernel` says; the slot before its first holds the number of the launch in program order, from 0.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class EntryEmitter:
     checks: list[RuntimeCheck] = field(default_factory=list)
     args: str = ""
     code: str = ""
+    launches: int = 0
 
     # ---- pieces
 
@@ -140,6 +142,10 @@ class EntryEmitter:
                 self.loop(step)
 
     def launch(self, step: Launch) -> None:
+        # a profiler that stands between this call and the kernel reads there which step of the plan this is
+        before = self.fn.op(f"getelementptr inbounds i64, ptr {self.args}, i64 -1")
+        self.fn.do(f"store i64 {self.launches}, ptr {before}")
+        self.launches += 1
         values = [f"ptr {self.address(place)}" for place in step.args] + [f"i64 {self.expr(size)}" for size in step.sizes]
         for i, value in enumerate(values):
             self.fn.do(f"store {value}, ptr {self.arg(i)}")
@@ -289,7 +295,8 @@ def emit_entry(plan: Plan, machine: Machine, name: str, offsets: Sequence[int]) 
 def _prologue(entry: EntryEmitter) -> None:
     fn, plan = entry.fn, entry.plan
     most = max((len(step.args) + len(step.sizes) for step in walk_steps(plan.steps) if isinstance(step, Launch)), default=1)
-    entry.args = fn.alloca(f"[{max(most, 1)} x i64], align 16")
+    slots = fn.alloca(f"[{max(most, 1) + 1} x i64], align 16")
+    entry.args = fn.op(f"getelementptr inbounds i64, ptr {slots}, i64 1")
     entry.code = fn.alloca("i64, align 8")
     fn.do(f"store i64 0, ptr {entry.code}")
     entry.regions[Region("arena", 0)] = "%arena"

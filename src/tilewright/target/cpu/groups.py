@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 from tilewright.graph.node import Function, Node
 from tilewright.graph.ops import Constant, Fused
+from tilewright.ir.expr import Expr
 from tilewright.kernel.lower.pipeline import lower
 from tilewright.kernel.nodes import Kernel, with_fields
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.verify import verify
+from tilewright.kernel.work import Work, work_of
 from tilewright.machine.description import Machine
 from tilewright.plan.build import CompiledGroup, Layout, origins_of
 from tilewright.support.cache import Cache
@@ -24,7 +26,7 @@ from tilewright.support.hashing import content_hash
 from tilewright.support.settings import Settings
 from tilewright.target.cpu.codegen.kernel import generate, workspace_bytes
 from tilewright.target.cpu.llvm import LlvmOptions, LlvmTarget, compile_to_object, llvm_target
-from tilewright.target.cpu.math import expand_math_in
+from tilewright.target.cpu.math import expand_math, expand_math_in
 from tilewright.target.cpu.rules.choose import schedule_kernel
 from tilewright.transform.lower_groups import lower_group
 
@@ -33,9 +35,11 @@ PLACEHOLDER = "tilewright_kernel"
 
 @dataclass(frozen=True, slots=True)
 class GroupCode:
-    """All forms of one compiled group: the kernel as defined, its schedule, the lowered kernel, LLVM text, the symbol of its function."""
+    """All forms of one compiled group: the kernel as defined, the numbers of its inputs that are constants of the model, its schedule, the
+    lowered kernel, LLVM text, the symbol of its function."""
 
     defined: Kernel
+    constants: frozenset[int]
     schedule: Schedule
     lowered: Kernel
     ir: str
@@ -99,6 +103,11 @@ class GroupCompiler:
             target, options = llvm_target(self.machine), LlvmOptions()
             self.pending[symbol] = self.executor.submit(cached_object, ir, target, options, self.cache)
 
+    def work(self) -> dict[str, Work]:
+        """What each kernel must do, by symbol."""
+        memo: dict[Expr, Expr] = {}
+        return {c.symbol: work_of(c.defined, c.constants, lambda e: expand_math(e, memo)) for c in self.codes.values()}
+
     def objects(self) -> dict[str, bytes]:
         """Object code by symbol, when all of it is there."""
         return {symbol: future.result() for symbol, future in sorted(self.pending.items())}
@@ -148,5 +157,4 @@ def make_code(body: Function, constants: frozenset[int], machine: Machine, setti
     index = {buffer.name: i for i, buffer in enumerate(defined.inputs)}
     packed: Mapping[int, Layout] = {index[layout.buffer]: layout for layout in schedule.layouts}
     group = CompiledGroup(with_fields(lowered, name=symbol), workspace_bytes(lowered), packed)
-    return GroupCode(defined, schedule, lowered, ir, symbol, group)
-
+    return GroupCode(defined, constants, schedule, lowered, ir, symbol, group)

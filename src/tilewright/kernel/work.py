@@ -1,0 +1,155 @@
+"""What a kernel must do at least, read off its definition: arithmetic by kind, and bytes that come in and go out.
+
+A profile compares these with what the machine can do (the roofline model: Williams, Waterman and Patterson, "Roofline", CACM 2009). No
+operator is asked: a multiply-add is a sum one of whose terms is a product, an operand is read as far as some block's accesses reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Expr, Op, const, minimum, mul, walk
+from tilewright.ir.simplify import simplify
+from tilewright.ir.types import product
+from tilewright.kernel.nodes import Block, Buffer, For, Kernel, Stmt, children
+from tilewright.kernel.operations import operations_of, sum_over
+from tilewright.kernel.regions import Access, accesses, regions
+
+NARROW_BITS = 8  # integers of at most so many bits have dot-product instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One run of a kernel, in terms of its sizes. operations: on data; a multiply-add counts as two, a function such as exp as one.
+    multiply_adds, other: the arithmetic with functions written out as the target computes them: what belongs to multiply-adds, by the
+    machine's peak that bounds them (`f32`, `f64`, `bf16`, `int8`), and the rest. read, written: bytes of operands and results, each counted
+    once. constant: the part of `read` that are constants of the model."""
+
+    operations: Expr
+    multiply_adds: Mapping[str, Expr]
+    other: Expr
+    read: Expr
+    written: Expr
+    constant: Expr
+
+
+def work_of(kernel: Kernel, constants: frozenset[int] = frozenset(), expand: Callable[[Expr], Expr] = lambda e: e) -> Work:
+    """The work of a kernel as defined (with its blocks, not lowered). `constants`: numbers of the inputs that are constants of the model;
+    `expand`: an expression with its functions written out."""
+    pairs = {kind: simplify(sum_over(kernel.body, _counting(kind, expand))) for kind in KINDS}
+    rest = sum_over(kernel.body, lambda e: _other_operations(expand(e)))
+    reads = {buffer: read_bytes(kernel, buffer) for buffer in kernel.inputs}
+    written = const(0)
+    for buffer in kernel.outputs:
+        written = written + _bytes(buffer)
+    return Work(
+        operations=simplify(sum_over(kernel.body, operations_of)),
+        multiply_adds={kind: count for kind, count in pairs.items() if not (count.is_const and count.value == 0)},
+        other=simplify(rest),
+        read=_sum(reads.values()),
+        written=simplify(written),
+        constant=_sum([reads[buffer] for i, buffer in enumerate(kernel.inputs) if i in constants]),
+    )
+
+
+def read_bytes(kernel: Kernel, buffer: Buffer) -> Expr:
+    """Bytes of an operand that the kernel must read: the boxes that its accesses reach, clipped to the buffer. An access at an index
+    that is itself data reaches one element for each point of its domain."""
+    whole = _bytes(buffer)
+    reached = const(0)
+    for block, loops in _blocks_with_loops(kernel.body, ()):
+        for access in accesses(block).loads:
+            if access.buffer is buffer and _by_data(access):
+                points = product([it.extent for it in block.iters] or [extent for _, extent in loops])
+                for _, extent in access.loops:
+                    points = points * extent
+                reached = reached + mul(points, buffer.dtype.bytes)
+    box = regions(kernel.body, only=buffer).reads.get(buffer)
+    if box is None:
+        return const(0)
+    if not (reached.is_const and reached.value == 0):
+        return whole if any(e.op is Op.LOAD for e in walk(reached)) else simplify(minimum(whole, reached))
+    extents = [minimum(extent, size) for (_, extent), size in zip(box.dims, buffer.shape, strict=True)]
+    return simplify(mul(product(extents), buffer.dtype.bytes))
+
+
+def _sum(parts: Iterable[Expr]) -> Expr:
+    total = const(0)
+    for part in parts:
+        total = total + part
+    return simplify(total)
+
+
+def _bytes(buffer: Buffer) -> Expr:
+    return mul(product(buffer.shape), buffer.dtype.bytes)
+
+
+def _by_data(access: Access) -> bool:
+    return any(e.op is Op.LOAD for e in walk(*access.indices))
+
+
+def _blocks_with_loops(stmt: Stmt, loops: tuple[tuple[Expr, Expr], ...]) -> Iterator[tuple[Block, tuple[tuple[Expr, Expr], ...]]]:
+    if isinstance(stmt, Block):
+        yield stmt, loops
+        return
+    inner = (*loops, (stmt.var, stmt.extent)) if isinstance(stmt, For) else loops
+    for child in children(stmt):
+        yield from _blocks_with_loops(child, inner)
+
+
+# ---- arithmetic
+
+KINDS = ("f32", "f64", "bf16", "int8")
+
+
+def multiply_adds(value: Expr) -> dict[Expr, tuple[Expr, ...]]:
+    """The sums of one expression that have a product as a term, each with these products; and multiply-adds that are written as such."""
+    found: dict[Expr, tuple[Expr, ...]] = {}
+    for node in _on_data(value):
+        if node.op in (Op.ADD, Op.SUB):
+            products = tuple(product_ for arg in node.args if (product_ := _selected(arg)).op is Op.MUL)
+            if products and kind_of(products[0]) is not None:
+                found[node] = products
+        elif node.op is Op.CALL and node.name == "fma":
+            found[node] = (node,)
+    return found
+
+
+def _selected(term: Expr) -> Expr:
+    """A term without the condition under which it counts, such as that a tap of a window lies inside."""
+    while term.op is Op.SELECT and term.args[2].is_const:
+        term = term.args[1]
+    return term
+
+
+def kind_of(product_: Expr) -> str | None:
+    """The peak that bounds multiply-adds of this product: `int8` and `bf16` by the data that comes in, else by the dtype; None for wider
+    integers, which have no such instructions."""
+    leaves = [node.dtype for node in walk(*product_.args) if node.op is Op.LOAD]
+    if product_.dtype.is_integer:
+        return "int8" if leaves and all(leaf.is_integer and leaf.bits <= NARROW_BITS for leaf in leaves) else None
+    if leaves and all(leaf.name == "bfloat16" for leaf in leaves):
+        return "bf16"
+    return "f64" if product_.dtype.bits == 64 else "f32"
+
+
+def _on_data(value: Expr) -> Iterator[Expr]:
+    """The nodes of an expression, those of indices of loads left out."""
+    seen: set[Expr] = set()
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            if node.op is not Op.LOAD:
+                stack.extend(node.args)
+
+
+def _counting(kind: str, expand: Callable[[Expr], Expr]) -> Callable[[Expr], int]:
+    return lambda value: 2 * sum(kind_of(products[0]) == kind for products in multiply_adds(expand(value)).values())
+
+
+def _other_operations(value: Expr) -> int:
+    return max(0, operations_of(value) - 2 * len(multiply_adds(value)))
