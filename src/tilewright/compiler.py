@@ -37,6 +37,7 @@ from tilewright.transform.fold_constants import fold_constants
 from tilewright.transform.functions import on_all_functions
 from tilewright.transform.fuse import fuse, isolate
 from tilewright.transform.inline_calls import inline_calls
+from tilewright.transform.phase_convolutions import phase_convolutions
 from tilewright.transform.push_movement import push_movement
 from tilewright.transform.recognise import recognise_composites
 from tilewright.transform.simplify import simplify_graph
@@ -67,6 +68,7 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
         GraphPass("recognise_composites", recognise_composites, 1, "while decomposed norms, GELUs, softmaxes stand as exported", False),
         GraphPass("push_movement", push_movement, 1, "after recognition, which wants last axes; before weights meet what follows"),
         GraphPass("fold_batch_norm", fold_batch_norm, 1, "while batch norms still are one node next to their convolution", False),
+        GraphPass("phase_convolutions", phase_convolutions, 1, "after batch norms went into weights; convolutions from here on", False),
         GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
         GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),
         GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),

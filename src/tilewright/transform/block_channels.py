@@ -23,6 +23,7 @@ from tilewright.graph.ops import (
     Convolution,
     Gelu,
     HardSwish,
+    Interleave,
     Pad,
     Reduce,
     Reshape,
@@ -131,6 +132,8 @@ def _blocked(state: _Blocker, node: Node) -> Value | None:
             return _pooled(state, node, op)
         case Reduce():
             return _reduced(state, node, op)
+        case Interleave() if node.inputs[0] in state.blocked and state.whole(node.types[0].shape[1]):
+            return state.g.one(op, state.blocked[node.inputs[0]])
         case Concat(axis=1) if all(value in state.blocked and state.whole(value.shape[1]) for value in node.inputs):
             return state.g.one(op, *(state.blocked[value] for value in node.inputs))
     return None

@@ -12,6 +12,7 @@ from tilewright.graph.ops.detection import NonMaxSuppression, non_max_suppressio
 from tilewright.graph.ops.elementwise import Binary, Bitcast, Cast, Select, Unary
 from tilewright.graph.ops.fused import Fused
 from tilewright.graph.ops.indexing import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
+from tilewright.graph.ops.interleave import Interleave
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
 from tilewright.graph.ops.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, Lrn, RmsNorm
 from tilewright.graph.ops.ordering import CumulativeScan, ReverseSequence, Sort, TopK
@@ -32,7 +33,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Unary, Binary, Select, Cast, Bitcast,
         Reshape, RefineShape, Transpose, BroadcastTo, Slice, Pad, Concat,
         Constant, Iota, SizeValue, BindSize, RandomUniform, RandomNormal,
-        Contract, Convolution, ConvolutionTranspose,
+        Contract, Convolution, ConvolutionTranspose, Interleave,
         Reduce, ArgReduce, WindowReduce, MaxPoolIndices,
         Softmax, LogSoftmax, LayerNorm, RmsNorm, InstanceNorm, GroupNorm, BatchNorm, Lrn,
         Gelu, HardSwish, Softplus, Attention,
@@ -86,6 +87,7 @@ __all__ = [
     "HardSwish",
     "If",
     "InstanceNorm",
+    "Interleave",
     "Iota",
     "LayerNorm",
     "LogSoftmax",
