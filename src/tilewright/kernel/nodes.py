@@ -85,6 +85,14 @@ class Let(Interned):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Prefetch(Interned):
+    """Ask for the cache line that holds the element at flat position `offset`, which may be outside the buffer. Has no effect on values."""
+
+    buffer: Buffer
+    offset: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class BlockIter(Interned):
     """One axis of a block's domain: 0 <= var < extent. Reduction axes may be reordered and reassociated."""
 
@@ -107,7 +115,7 @@ class Block(Interned):
     scratch: tuple[Buffer, ...] = ()
 
 
-Stmt: TypeAlias = Store | Seq | For | If | While | Let | Block
+Stmt: TypeAlias = Store | Seq | For | If | While | Let | Prefetch | Block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,7 +163,7 @@ def children(stmt: Stmt) -> tuple[Stmt, ...]:
             return (then,) if otherwise is None else (then, otherwise)
         case Block():
             return (stmt.body,) if stmt.init is None else (stmt.init, stmt.body)
-        case Store():
+        case Store() | Prefetch():
             return ()
         case _:
             return (stmt.body,)
@@ -181,6 +189,8 @@ def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
             return (condition,)
         case Let(_, value, _):
             return (value,)
+        case Prefetch(_, offset):
+            return (offset,)
         case Block():
             return (*stmt.bindings, stmt.predicate, *(it.extent for it in stmt.iters))
         case _:
@@ -203,6 +213,8 @@ def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: Callable[[Exp
             return While(on_expr(condition), on_stmt(body))
         case Let(var, value, body):
             return Let(var, on_expr(value), on_stmt(body))
+        case Prefetch(buffer, offset):
+            return Prefetch(buffer, on_expr(offset))
         case Block():
             iters = tuple([BlockIter(it.var, on_expr(it.extent), it.kind) for it in stmt.iters])
             init = None if stmt.init is None else on_stmt(stmt.init)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.ir.expr import Expr, Op, const, floordiv, free_vars, maximum, substitute, walk
-from tilewright.kernel.nodes import Block, For, If, Kernel, Let, Seq, Stmt, Store, While, blocks
+from tilewright.kernel.nodes import Block, For, If, Kernel, Let, Prefetch, Seq, Stmt, Store, While, blocks
 
 ASSUMED_TRIPS = 16  # of a loop whose length is read from memory
 ARITHMETIC = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.FLOORDIV, Op.FLOORMOD, Op.TRUNCDIV, Op.TRUNCMOD, Op.MIN, Op.MAX})
@@ -46,6 +46,8 @@ def sum_over(stmt: Stmt, count: Callable[[Expr], int]) -> Expr:
             return sum_over(body, count) + count(condition)
         case Store(_, _, value):
             return const(count(value))
+        case Prefetch():
+            return const(0)
 
 
 def _repeated(each: Expr, var: Expr, extent: Expr) -> Expr:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import TRUE, Expr, Op, walk
-from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, Seq, Stmt, Store, While, children, loads
+from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, Prefetch, Seq, Stmt, Store, While, children, loads
 from tilewright.kernel.private_scratch import private_scratch
 from tilewright.kernel.python_formulas import Formulas
 from tilewright.support.errors import VerifyError
@@ -153,6 +153,8 @@ class _Emitter:
                 name = self._fresh(var.name)
                 self._line(f"{name} = {self._statement_value(value)}")
                 self._bound(var, name, lambda: self._stmt(body))
+            case Prefetch():
+                self._line("pass")
             case Block():
                 self._block(stmt)
 

@@ -35,14 +35,14 @@ from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import INTRINSICS, TRUE, Expr, free_vars, make, var, walk
 from tilewright.ir.printer import format_expr
-from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, LoopKind, Seq, Stmt, Store, While, own_exprs
+from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, LoopKind, Prefetch, Seq, Stmt, Store, While, own_exprs
 
 LOOP_WORDS: dict[LoopKind, str] = {"serial": "range", "parallel": "parallel", "vectorized": "vectorized", "unrolled": "unrolled"}
 SCRATCH_WORDS = {"global": "scratch", "local": "local"}
 RESERVED = frozenset({
     *LOOP_WORDS.values(), *SCRATCH_WORDS.values(), *INTRINSICS, *dtypes.BY_NAME,
-    "Out", "block", "bitcast", "cast", "grid", "inf", "init", "inline", "kernel", "let", "max", "min", "nan", "reduction", "select",
-    "size", "sizes", "spatial", "trunc_div", "trunc_mod", "var", "where",
+    "Out", "block", "bitcast", "cast", "grid", "inf", "init", "inline", "kernel", "let", "max", "min", "nan", "prefetch", "reduction",
+    "select", "size", "sizes", "spatial", "trunc_div", "trunc_mod", "var", "where",
 })  # fmt: skip
 _WIDTH = 120
 _LONG = 120  # nodes in an expression
@@ -170,6 +170,8 @@ class _Printer:
                     name, extra = self.introduce(var, value.dtype)
                     self.line(f"with let({', '.join([text, *extra])}) as {name}:")
                     self.nested(body)
+            case Prefetch(buffer, offset):
+                self.line(f"prefetch({self.names.get(buffer, buffer.name)}, {self.expr(offset)})")
             case Block():
                 self.block(stmt)
             case Seq():

@@ -29,7 +29,23 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import TRUE, Expr, Op, VarInfo, free_vars, make, size, var
 from tilewright.ir.parser import index_nodes, name_of, number, parse_dtype, parse_error, parse_expr, parse_type
 from tilewright.ir.source_location import show_source
-from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, IterKind, Kernel, Let, LoopKind, Scope, Stmt, Store, While, seq
+from tilewright.kernel.nodes import (
+    Block,
+    BlockIter,
+    Buffer,
+    For,
+    If,
+    IterKind,
+    Kernel,
+    Let,
+    LoopKind,
+    Prefetch,
+    Scope,
+    Stmt,
+    Store,
+    While,
+    seq,
+)
 from tilewright.kernel.script import LOOP_WORDS, RESERVED, SCRATCH_WORDS
 from tilewright.kernel.script_names import inline_constants
 from tilewright.support.errors import ParseError
@@ -195,6 +211,8 @@ class _Reader:
                 return None
             case ast.Assign([ast.Subscript() as target], value):
                 return self.store(target, value)
+            case ast.Expr(ast.Call(ast.Name("prefetch")) as call):
+                return self.prefetch(call)
             case ast.AugAssign(ast.Subscript() as target, op, value):
                 combined = ast.copy_location(ast.BinOp(target, op, value), node)
                 return self.store(target, combined)
@@ -229,7 +247,7 @@ class _Reader:
         raise parse_error(
             node,
             f"`{text}` has no meaning in a kernel",
-            hint="statements are stores, `name = value`, for, while, if, and with block(...), init() or let(...)",
+            hint="statements are stores, `name = value`, for, while, if, prefetch(...), and with block(...), init() or let(...)",
         )
 
     def open_let(self, node: ast.AST, target: str, value: Expr, options: Mapping[str, Any]) -> _Open:
@@ -250,6 +268,14 @@ class _Reader:
             raise parse_error(target, f"`{ast.unparse(target.value)}` is not a buffer")
         element = parse_expr(target, self.names)  # as a load: checks the indices
         return Store(buffer, element.args, parse_expr(value, self.names, buffer.dtype))
+
+    def prefetch(self, call: ast.Call) -> Stmt:
+        if len(call.args) != 2 or call.keywords:
+            raise parse_error(call, "prefetch takes a buffer and a flat position", hint="prefetch(b, 64 * i)")
+        buffer = self.names.get(name_of(call.args[0]) or "")
+        if not isinstance(buffer, Buffer):
+            raise parse_error(call, f"`{ast.unparse(call.args[0])}` is not a buffer")
+        return Prefetch(buffer, parse_expr(call.args[1], self.names, dtypes.int64))
 
     def scratch(self, node: ast.AST, target: str, call: ast.Call, scope: Scope) -> Buffer:
         if len(call.args) != 1:

@@ -208,9 +208,7 @@ class Settings:
 @lru_cache(maxsize=1)
 def settings_table() -> tuple[SettingRow, ...]:
     """All settings in the order of their declaration."""
-    return tuple(
-        SettingRow(f.name, f.metadata["kind"], f.default, f.metadata["doc"], f.metadata["changes_code"]) for f in fields(Settings)
-    )
+    return tuple(SettingRow(f.name, f.metadata["kind"], f.default, f.metadata["doc"], f.metadata["changes_code"]) for f in fields(Settings))
 
 
 def settings_from_env(environment: Mapping[str, str] | None = None) -> Settings:

@@ -223,4 +223,3 @@ def _reduced(state: _Blocker, node: Node, op: Reduce) -> Value | None:
     shape = (*x.shape[:2], *(const(1) for _ in space))
     state.plain[node[0]] = state.g.one(Reshape(node.types[0].shape), state._unblocked(kept, shape))
     return None
-

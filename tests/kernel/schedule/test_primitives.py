@@ -77,6 +77,11 @@ def clamp_reads(_: Schedule) -> Schedule:
     return s.clamp_reads("C", 0).clamp_reads("C", 1)
 
 
+def prefetch(_: Schedule) -> Schedule:
+    s, tile = tiled_matmul()
+    return s.prefetch(tile, "B", 40, [("i_o", 8, 2), (tile, 16, 0)], lines=2)
+
+
 def pad(s: Schedule) -> Schedule:
     return s.pad("C", 1, 4).pad("C", 2, 2).pad("E", 1, 4)
 
@@ -104,6 +109,7 @@ CASES: dict[str, tuple[Callable[[], Kernel], Callable[[Schedule], Schedule]]] = 
     "decompose_reduction": (lambda: matmul(M, 5, 10), decompose_reduction),
     "rfactor": (lambda: softmax(M, N), rfactor),
     "clamp_reads": (lambda: matmul(M, 5, 10), clamp_reads),
+    "prefetch": (lambda: matmul(M, 5, 10), prefetch),
     "pad": (lambda: matmul(M, 5, 10), pad),
 }
 SIZES = {"m": 6, "n": 11}

@@ -22,7 +22,7 @@ SYMBOLIC = {
 PRIMITIVES = (
     "split", "split", "split3", "fuse", "reorder", "parallel", "vectorize", "unroll", "compute_at", "compute_at", "reverse_compute_at",
     "reverse_compute_at", "inline", "reverse_inline", "cache_read", "cache_write", "pack", "decompose_reduction", "rfactor", "clamp_reads",
-    "pad", "set_scope",
+    "pad", "set_scope", "prefetch",
 )  # fmt: skip
 
 
@@ -57,6 +57,10 @@ def step(s: Schedule, draw: st.DataObject) -> Schedule:
                 return getattr(s, name)(block, loop)[0]
             case "inline" | "reverse_inline":
                 return getattr(s, name)(block)
+            case "prefetch":
+                asked = pick(tuple(b.name for b in kernel.inputs))
+                steps = [(name, factor, draw.draw(st.integers(0, 2))) for name in s.nest.loops if name in s.loops_of(block)]
+                return s.prefetch(loop, asked, draw.draw(st.integers(-4, 4)), steps, lines=draw.draw(st.integers(1, 2)))
             case "cache_read":
                 inputs = s.nest.inputs(block)
                 return s.cache_read(block, pick(inputs).name)[0] if inputs else s

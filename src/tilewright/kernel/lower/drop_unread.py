@@ -1,7 +1,7 @@
 """Stores to scratch buffers that nothing reads, dropped; what is computed only for them goes with them.
 
-    for i in 8: t[i] = x[i]            ->     for i in 8: y[i] = 1
-    for i in 8: y[i] = 1                      (after t[i] == t[i] was simplified, say)
+for i in 8: t[i] = x[i]            ->     for i in 8: y[i] = 1
+for i in 8: y[i] = 1                      (after t[i] == t[i] was simplified, say)
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.ir.expr import Expr, Op, ceildiv, const, load, transform
 from tilewright.ir.types import Shape
-from tilewright.kernel.nodes import Block, Buffer, Kernel, Stmt, Store, map_stmt, with_fields
+from tilewright.kernel.nodes import Block, Buffer, Kernel, Prefetch, Stmt, Store, map_stmt, walk_stmts, with_fields
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.nest import Nest, edit, refuse
 
@@ -88,6 +88,8 @@ def pack(nest: Nest, buffer: str, tiles: Sequence[Sequence[int]], order: Sequenc
     old = nest.buffer(buffer)
     if old in nest.kernel.outputs:
         refuse(f"{buffer} is an output, whose layout is given", "cache_write it and pack the copy")
+    if any(isinstance(stmt, Prefetch) and stmt.buffer is old for stmt in walk_stmts(nest.kernel.body)):
+        refuse(f"{buffer} is prefetched, from where it lies now", "pack before prefetching")
     layout = PackedLayout(buffer, tuple(tuple(int(f) for f in factors) for factors in tiles), tuple(order))
     if len(layout.tiles) != len(old.shape):
         refuse(f"{buffer} has {len(old.shape)} dimensions, tiles are given for {len(layout.tiles)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.kernel.nodes import Block, For, If, Kernel, Seq, Stmt, Store, children
+from tilewright.kernel.nodes import Block, For, If, Kernel, Prefetch, Seq, Stmt, Store, children
 
 
 def loop_tree(kernel: Kernel) -> str:
@@ -39,5 +39,7 @@ def _short(stmt: Stmt) -> str:
             return f"{buffer.name}[{', '.join(map(repr, indices))}] = {value!r}"
         case If(condition, then, None):
             return f"if {condition!r}: {_short(then)}"
+        case Prefetch(buffer, offset):
+            return f"prefetch {buffer.name} at {offset!r}"
         case _:
             return f"{type(stmt).__name__.lower()} of {len(children(stmt))} statements"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from tilewright.ir.expr import TRUE, Expr, logical_and, substitute, var
-from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, IterKind, Kernel, LoopKind, Seq, Stmt, children, seq
+from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, IterKind, Kernel, LoopKind, Prefetch, Seq, Stmt, children, seq
 from tilewright.kernel.regions import accesses, conjuncts
 from tilewright.kernel.spans import Extents
 
@@ -239,6 +239,8 @@ def rebind(stmt: Stmt, mapping: Mapping[Expr, Expr], guard: Expr = TRUE) -> Stmt
             bindings = tuple([substitute(b, mapping, memo) for b in node.bindings])
             predicate = both(substitute(node.predicate, mapping, memo), guard)
             return with_loops(node, bindings, predicate)
+        if isinstance(node, Prefetch):
+            return Prefetch(node.buffer, substitute(node.offset, mapping, memo))
         if isinstance(node, If):
             otherwise = None if node.otherwise is None else visit(node.otherwise)
             return If(substitute(node.condition, mapping, memo), visit(node.then), otherwise)

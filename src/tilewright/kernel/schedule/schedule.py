@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.kernel.nodes import Kernel, Scope
-from tilewright.kernel.schedule import caching, layout, loop, padding, placement, reduction
+from tilewright.kernel.schedule import ahead, caching, layout, loop, padding, placement, reduction
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.layout import PackedLayout
 from tilewright.kernel.schedule.legality import check_locals
@@ -45,6 +45,7 @@ PRIMITIVES: Mapping[str, Callable[..., Change]] = {
     "rfactor": reduction.rfactor,
     "clamp_reads": padding.clamp_reads,
     "pad": padding.pad,
+    "prefetch": ahead.prefetch,
 }
 
 Names = tuple[str, ...]
@@ -164,6 +165,12 @@ class Schedule:
     def pad(self, block: str, iter: str | int, multiple: int) -> Schedule:  # noqa: A002
         """Round a block's extent up to a multiple: `padding.pad`."""
         return self.apply("pad", (block,), {"iter": iter, "multiple": multiple})[0]
+
+    def prefetch(
+        self, loop: str, buffer: str, ahead: int, steps: Sequence[tuple[str, int, int]], lines: int = 1, line: int = 64
+    ) -> Schedule:
+        """Ask for memory before it is read: `ahead.prefetch`."""
+        return self.apply("prefetch", (loop, buffer), {"ahead": ahead, "steps": steps, "lines": lines, "line": line})[0]
 
     def loops_of(self, block: str) -> Names:
         """Names of the loops around a block, outermost first."""

@@ -1,8 +1,8 @@
 """The space of schedules that a rule declares, and the point of it that was taken.
 
-A rule asks a `Space` at each of its decisions: `space.choose("tile", options, cost, why)`. The space answers with what it was given for that
-name, or else with the cheapest option, and keeps a record. So the space is declared by the code that uses it, decisions may depend on
-earlier ones, and a search runs the rule again with other values.
+A rule asks a `Space` at each of its decisions: `space.choose("tile", options, cost, why)`. The space answers with what it was given for
+that name, or else with the cheapest option, and keeps a record. So the space is declared by the code that uses it, decisions may depend
+on earlier ones, and a search runs the rule again with other values.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision. options: all values that the rule can take, plain data (int, str, bool, None, tuples of them). costs: what the rule's model
-    of the machine says of each; their unit is the rule's own. taken, default: positions in `options`. why: what the cost counts."""
+    """One decision. options: all values that the rule can take, plain data (int, str, bool, None, tuples of them). costs: what the rule's
+    model of the machine says of each; their unit is the rule's own. taken, default: positions in `options`. why: what the cost counts."""
 
     name: str
     options: tuple[Any, ...]

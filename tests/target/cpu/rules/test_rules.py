@@ -25,8 +25,10 @@ from tilewright.ir import dtypes
 from tilewright.ir.expr import const, size
 from tilewright.ir.types import TensorType, as_shape, bind_shape
 from tilewright.kernel.interpreter import interpret
-from tilewright.kernel.nodes import For, Kernel, walk_stmts
+from tilewright.kernel.nodes import For, Kernel, Prefetch, walk_stmts
 from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.schedule.space import Space
+from tilewright.kernel.script_parser import parse_kernel
 from tilewright.machine.targets import named_machine
 from tilewright.target.cpu.rules.choose import schedule_kernel
 from tilewright.target.cpu.rules.contraction import choose_tile, register_block
@@ -82,6 +84,11 @@ CASES: dict[str, tuple[list[TensorType], set[int], Body]] = {
     "flat": ([f32(3, 5, 7), f32(3, 5, 7)], set(), lambda g, x, y: (g.one(Binary("mul"), x, y),)),
     "transposed": ([f32(5, 7, 3)], set(), lambda g, x: (g.one(Transpose((2, 0, 1)), x),)),
 }
+
+
+def fused_kernel(types: list[TensorType], body: Body) -> Kernel:
+    (group,) = {value.node for value in fuse(function("p", types, body)).results}
+    return lower_group(group.op.body)
 
 
 def kernel_of(case: str) -> tuple[Kernel, frozenset[int]]:
@@ -165,3 +172,25 @@ def test_rows_of_a_tile_are_not_the_batch() -> None:
     assert tile is not None
     assert tile.row is not None
     assert tile.row.extent is N
+
+
+def prefetches(kernel: Kernel) -> list[Prefetch]:
+    return [stmt for stmt in walk_stmts(kernel.body) if isinstance(stmt, Prefetch)]
+
+
+def test_the_next_panel_is_asked_for_while_one_is_used() -> None:
+    kernel = fused_kernel([f32(N, 64), f32(64, 256)], product("mk,kn->mn"))
+    space = Space()
+    schedule = schedule_kernel(kernel, frozenset({1}), named_machine("x86-64-v4"), space=space)
+    asked = prefetches(schedule.kernel)
+    assert asked
+    assert {stmt.buffer.name for stmt in asked} == {kernel.inputs[1].name}
+    assert parse_kernel(repr(schedule.kernel)) is schedule.kernel
+    (name,) = [decision.name for decision in space.decisions if decision.name.endswith(".prefetch")]
+    without = schedule_kernel(kernel, frozenset({1}), named_machine("x86-64-v4"), space=Space({name: False}))
+    assert not prefetches(without.kernel)
+
+
+def test_a_panel_that_is_used_once_is_a_stream() -> None:
+    kernel = fused_kernel([f32(1, 64), f32(64, 256)], product("mk,kn->mn"))
+    assert not prefetches(schedule_kernel(kernel, frozenset({1}), named_machine("x86-64-v4")).kernel)

@@ -104,6 +104,10 @@ class Facts:
             found = self._terms[key] = _terms(form)
         return found
 
+    def flat(self, position: Expr) -> Terms:
+        """A flat element number as a sum of terms."""
+        return self.difference(position, const(0))
+
     def difference(self, a: Expr, b: Expr) -> Terms:
         """a - b as a sum of terms."""
         key = (a, b)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.expr import Expr, Op, ceildiv, const, mul, walk
 from tilewright.ir.types import product, static_shape
-from tilewright.kernel.nodes import Buffer, For, Kernel, Let, Stmt, Store, children, own_exprs, walk_stmts
+from tilewright.kernel.nodes import Buffer, For, Kernel, Let, Prefetch, Stmt, Store, children, own_exprs, walk_stmts
 from tilewright.machine.description import Machine
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen.expressions import ExprEmitter, Style, style_of
@@ -71,7 +71,7 @@ def _uses(stmt: Stmt) -> _Uses:
     exprs: list[Expr] = []
     for s in walk_stmts(stmt):
         exprs.extend(own_exprs(s))
-        if isinstance(s, Store):
+        if isinstance(s, (Store, Prefetch)):
             uses.buffers[s.buffer] = None
         elif isinstance(s, (For, Let)):
             bound.add(s.var)

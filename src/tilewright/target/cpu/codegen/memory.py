@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, Op
-from tilewright.kernel.nodes import Buffer
+from tilewright.kernel.nodes import Buffer, Prefetch
 from tilewright.target.cpu.codegen import arithmetic
 from tilewright.target.cpu.codegen.conversions import from_memory, mangled, to_memory
 from tilewright.target.cpu.codegen.llvm_types import memory_type, shuffle_mask, splat_constant, vector
@@ -60,6 +60,14 @@ def address(em: ExprEmitter, buffer: Buffer, terms: Terms, constant: int) -> str
     for level in sorted(levels):
         pointer = em.shared_pointer(pointer, element, levels[level], 0)
     return em.shared_pointer(pointer, element, [], constant) if constant else pointer
+
+
+def prefetch(em: ExprEmitter, stmt: Prefetch) -> None:
+    """Ask for a cache line, into the second level: lines asked for far ahead must not drive out of the first what is in use."""
+    fn = em.fn
+    fn.module.declare("declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)")
+    terms, constant = em.facts.flat(stmt.offset)
+    fn.do(f"call void @llvm.prefetch.p0(ptr {address(em, stmt.buffer, list(terms), constant)}, i32 0, i32 2, i32 1)")
 
 
 def load_scalar(em: ExprEmitter, e: Expr) -> Operand:

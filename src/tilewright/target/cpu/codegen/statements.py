@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, Op, depends_on, wrap_integer
-from tilewright.kernel.nodes import For, If, Let, Seq, Stmt, Store, While, walk_stmts
+from tilewright.kernel.nodes import For, If, Let, Prefetch, Seq, Stmt, Store, While, walk_stmts
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen import arithmetic, memory
 from tilewright.target.cpu.codegen.expressions import ALL_LANES, ExprEmitter
@@ -45,6 +45,8 @@ def emit(cx: Context, stmt: Stmt) -> None:
             _emit_let(cx, stmt)
         case While():
             _emit_while(cx, stmt)
+        case Prefetch():
+            memory.prefetch(cx.em, stmt)
         case _:
             raise InternalError(f"the CPU code generator met a block ({stmt.name}); `lower` dissolves blocks")
 

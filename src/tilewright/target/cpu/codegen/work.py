@@ -33,7 +33,7 @@ def work(stmt: Stmt, facts: Facts) -> Expr:
             return add(substitute(work(body, facts), {var: const(ASSUMED_TRIPS, value.dtype)}), facts.cost(value))
         case While(_, body):
             return mul(work(body, facts), ASSUMED_TRIPS)
-        case _:
+        case _:  # a prefetch; lowering leaves no blocks
             return const(1)
 
 

@@ -8,13 +8,14 @@ vector axis and output columns as rows. Figures that led here: docs/decisions/00
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilewright.ir.expr import Expr
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
-from tilewright.machine.description import Machine
+from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
 from tilewright.target.cpu.rules.elementwise import parallelise
 from tilewright.target.cpu.rules.packing import pack_operand
 from tilewright.target.cpu.rules.registers import register_block
@@ -120,7 +121,7 @@ def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], mach
     if tile.vector is not spatial(block_of(s, name))[-1]:
         # results are stored across the lanes: the accumulators go to memory first, so that only constant positions of them are used
         s, (middle, *_) = s.cache_write(name, "local")
-    return _tile_loops(s, name, middle, epilogue, tile)
+    return _tile_loops(s, name, middle, epilogue, tile, constants, machine, space)
 
 
 def _single_epilogue(s: Schedule, name: str) -> str | None:
@@ -159,7 +160,9 @@ def _lanes_innermost(s: Schedule, name: str, tile: Tile) -> Schedule:
     return s
 
 
-def _tile_loops(s: Schedule, name: str, middle: str | None, epilogue: str, tile: Tile) -> Schedule:
+def _tile_loops(
+    s: Schedule, name: str, middle: str | None, epilogue: str, tile: Tile, constants: frozenset[str], machine: Machine, space: Space
+) -> Schedule:
     block = block_of(s, name)
     loops = dict(zip([it.var for it in block.iters], s.loops_of(name)[-len(block.iters) :], strict=True))
     vector = loops[tile.vector.var]
@@ -199,7 +202,44 @@ def _tile_loops(s: Schedule, name: str, middle: str | None, epilogue: str, tile:
             if init in s.nest.blocks:
                 where = [it.var for it in spatial(block)].index(iter_.var)
                 s = s.clamp_reads(init, where)
+    if tile.panel.attr.name in constants and not outer:
+        s = _prefetch_panel(s, name, tile, tiles, reduced, machine, space)
     return parallelise(s, [*outer, *tiles])
+
+
+def _prefetch_panel(s: Schedule, name: str, tile: Tile, tiles: list[str], reduced: list[str], machine: Machine, space: Space) -> Schedule:
+    """While a panel is worked on, ask for the next one, evenly: each is used as often as there are row tiles, and comes from far away."""
+    size = tile.vectors * tile.lanes
+    for loop in reduced:
+        extent = s.nest.loop(loop).stmt.extent
+        if not extent.is_const:
+            return s
+        size *= int(extent.value)
+    element = tile.panel.dtype.bytes
+    line = machine.l1d.line
+    passes = [extent_value(s.nest.loop(loop).stmt.extent) for loop in tiles[1:]]
+    if math.prod(passes) < 2:
+        return s  # a panel that is used once is a stream, which the hardware sees
+    steps = [(tiles[0], size, 0)]
+    share = -(-size // math.prod(passes))
+    inner = share
+    for loop, count in zip(reversed(tiles[1:]), reversed(passes), strict=True):
+        steps.append((loop, inner, count))
+        inner *= count
+    # the outermost loop that need not ask for more than two lines at once
+    at = tiles[-1]
+    for loop in reduced:
+        if share * element <= 2 * line:
+            break
+        at, share = loop, -(-share // max(int(s.nest.loop(loop).stmt.extent.value), 1))
+        steps.append((loop, share, 0))
+    lines = min(max(-(-share * element // line), 1), 4)
+    stall = size * element / estimated_peaks(machine).memory
+    asking = size * element / line / ASSUMED_CLOCK_GHZ
+    why = "nanoseconds for each panel: waiting for memory, or asking for it ahead"
+    if not space.choose(f"{name}.prefetch", (True, False), lambda ahead: asking if ahead else stall, why):
+        return s
+    return s.prefetch(at, tile.panel.attr.name, size, steps, lines, line)
 
 
 def _place_copy(s: Schedule, middle: str, position: int, at: str, tile: Tile) -> Schedule:

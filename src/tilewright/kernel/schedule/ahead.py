@@ -1,0 +1,43 @@
+"""Asking for memory before it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.expr import Expr, const, minimum
+from tilewright.kernel.nodes import For, Prefetch, Stmt, seq
+from tilewright.kernel.schedule.change import Change
+from tilewright.kernel.schedule.nest import Nest, refuse, replaced
+
+
+def prefetch(
+    nest: Nest, loop: str, buffer: str, ahead: int, steps: Sequence[tuple[str, int, int]], lines: int = 1, line: int = 64
+) -> Change:
+    """At the start of each iteration of `loop`, ask for `lines` cache lines of `line` bytes of a parameter of the kernel.
+
+        for k in 64:                  for k in 64:
+          A                 ->          prefetch(b, ahead + step * min(k, limit - 1))
+                                        A
+
+    The first line is the one of the element at flat position `ahead` plus, for each (other loop, step, limit) in `steps`, `step` elements
+    per iteration of that loop (the same as `loop` or around it), of which at most `limit` count; 0 is no limit. The position may be outside
+    the buffer: this is a hint and has no effect on values. Layouts must be final: pack buffers before.
+    """
+    placed, target = nest.loop(loop), nest.buffer(buffer)
+    if target not in nest.kernel.params:
+        refuse(f"{buffer} is scratch", "only parameters are far away")
+    if placed.stmt.kind in ("vectorized", "unrolled"):
+        refuse(f"'{loop}' is {placed.stmt.kind}", "choose a loop outside of it")
+    if lines < 1 or line < target.dtype.bytes:
+        refuse(f"{lines} lines of {line} bytes are no request")
+    position: Expr = const(ahead)
+    for name, step, limit in steps:
+        other = nest.loop(name).stmt
+        if other not in (*placed.around, placed.stmt):
+            refuse(f"'{name}' is not around '{loop}'")
+        capped = limit and not (other.extent.is_const and other.extent.value <= limit)
+        position = position + (minimum(other.var, limit - 1) if capped else other.var) * step
+    asked = [Prefetch(target, position + number * (line // target.dtype.bytes)) for number in range(lines)]
+    old = placed.stmt
+    new: Stmt = For(old.var, old.extent, seq(*asked, old.body), old.kind)
+    return Change(replaced(nest, {old: new}))
