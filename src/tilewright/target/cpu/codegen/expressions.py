@@ -106,6 +106,11 @@ class ExprEmitter:
         self._vectors[variable] = value
         self._log.append((self._vectors, variable))
 
+    def give(self, e: Expr, value: Operand) -> None:
+        """Says what `e` is in each lane, in the current scope."""
+        self._varying[e] = True
+        self._keep(self._vectors, e, value)
+
     def _place(self, variable: Expr) -> None:
         if self._depth.get(variable, self.level) != self.level:
             self._depths = {}

@@ -72,28 +72,34 @@ def prefetch(em: ExprEmitter, stmt: Prefetch) -> None:
 
 def load_scalar(em: ExprEmitter, e: Expr) -> Operand:
     """The element, the same for all lanes."""
+    return from_memory(em.fn, raw_scalar(em, e), e.attr.dtype, 0, em.style.native_half)
+
+
+def raw_scalar(em: ExprEmitter, e: Expr) -> str:
+    """What `load_scalar` gives, as it stands in memory."""
     buffer: Buffer = e.attr
     terms, constant = em.offset(buffer, e.args)
     pointer = _guarded(em, buffer, list(terms), constant, 1)
-    element = memory_type(buffer.dtype)
-    return from_memory(em.fn, em.fn.op(f"load {element}, ptr {pointer}, align {buffer.dtype.bytes}"), buffer.dtype, 0, em.style.native_half)
+    return em.fn.op(f"load {memory_type(buffer.dtype)}, ptr {pointer}, align {buffer.dtype.bytes}")
 
 
 def load_vector(em: ExprEmitter, e: Expr) -> Operand:
     """The elements of the lanes; zero bits in the lanes that are off, except from local buffers."""
+    return from_memory(em.fn, raw_vector(em, e), e.attr.dtype, em.lanes, em.style.native_half)
+
+
+def raw_vector(em: ExprEmitter, e: Expr) -> str:
+    """What `load_vector` gives, as it stands in memory."""
     buffer: Buffer = e.attr
-    fn, dtype = em.fn, buffer.dtype
-    uniform, stride, constant = _by_lane(em, buffer, e.args)
+    uniform, stride, constant = by_lane(em, buffer, e.args)
     owned = stride is not None and _is_owned(em, buffer, uniform, constant, stride)
     if stride is None or (em.mask != em.prefix and stride != 1 and not owned):
-        raw = _gather(em, buffer, _element_pointers(em, buffer, e.args, uniform, stride, constant))
-    elif stride == 1:
-        raw = _load_contiguous(em, buffer, uniform, constant, owned)
-    elif (2 <= abs(stride) <= MAX_SHUFFLED_STRIDE and em.prefix is None) or (stride == -1 and em.prefix is None):
-        raw = _strided(em, buffer, uniform, stride, constant)
-    else:
-        raw = _one_by_one(em, buffer, uniform, stride, constant)
-    return from_memory(fn, raw, dtype, em.lanes, em.style.native_half)
+        return _gather(em, buffer, _element_pointers(em, buffer, e.args, uniform, stride, constant))
+    if stride == 1:
+        return _load_contiguous(em, buffer, uniform, constant, owned)
+    if (2 <= abs(stride) <= MAX_SHUFFLED_STRIDE and em.prefix is None) or (stride == -1 and em.prefix is None):
+        return _strided(em, buffer, uniform, stride, constant)
+    return _one_by_one(em, buffer, uniform, stride, constant)
 
 
 def store_scalar(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], value: Operand) -> None:
@@ -107,7 +113,7 @@ def store_scalar(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], val
 def store_vector(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], value: Operand) -> None:
     """buffer[indices] = value in the lanes that are on."""
     lanes, fn, dtype = em.lanes, em.fn, buffer.dtype
-    uniform, stride, constant = _by_lane(em, buffer, indices)
+    uniform, stride, constant = by_lane(em, buffer, indices)
     element, align = memory_type(dtype), dtype.bytes
     type_, mask_type = vector(element, lanes), f"<{lanes} x i1>"
     raw = to_memory(fn, value, dtype, lanes, em.style.native_half)
@@ -201,7 +207,7 @@ def is_local(buffer: Buffer) -> bool:
     return buffer.scope == "local"
 
 
-def _by_lane(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Terms, int | None, int]:
+def by_lane(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Terms, int | None, int]:
     """The terms that are equal in all lanes, the stride from lane to lane (None: not constant), the constant of lane 0."""
     terms, constant = em.offset(buffer, indices)
     stride: int | None = 0

@@ -9,7 +9,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, Op, depends_on, wrap_integer
 from tilewright.kernel.nodes import For, If, Let, Prefetch, Seq, Stmt, Store, While, walk_stmts
 from tilewright.support.errors import InternalError
-from tilewright.target.cpu.codegen import arithmetic, memory
+from tilewright.target.cpu.codegen import arithmetic, memory, transposition
 from tilewright.target.cpu.codegen.expressions import ALL_LANES, ExprEmitter
 from tilewright.target.cpu.codegen.facts import Facts
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, shuffle_mask, value_type, vector
@@ -61,6 +61,10 @@ def _emit_for(cx: Context, loop: For) -> None:
         raise InternalError("a loop whose extent differs between vector lanes")
     if type(extent) is int:
         if extent <= 0:
+            return
+        tile = transposition.tile_of(loop, em) if not em.lanes else None
+        if tile is not None:
+            _emit_tile(cx, tile)
             return
         if extent == 1 or loop.kind == "unrolled":
             for index in range(extent):
@@ -253,6 +257,13 @@ def _emit_vectorized(cx: Context, loop: For, extent: int, bits: int) -> None:
         em.leave_level(mark)
         em.leave_lanes()
         em.level -= 1
+
+
+def _emit_tile(cx: Context, tile: transposition.Tile) -> None:
+    em = cx.em
+    width = max(1, em.style.vector_bits // lane_bits(tile.rows, em.facts))
+    pieces = _pieces(int(tile.rows.extent.value), width, em.style.masks)
+    transposition.emit_tile(em, tile, pieces, lambda: emit(Context(em), tile.body))
 
 
 def _pieces(extent: int, width: int, masks: bool) -> list[tuple[int, int, int]]:

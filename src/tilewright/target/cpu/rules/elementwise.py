@@ -5,21 +5,26 @@ from __future__ import annotations
 from tilewright.ir.expr import Expr, Op, walk
 from tilewright.kernel.nodes import Block, Store
 from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.structure import block_of, extent_value, spatial, uses, value_loads
+from tilewright.target.cpu.rules.transposition import tile_transposition
 
 UNROLL = 4  # vectors per iteration of a flat loop: enough loads in flight
 TASK = 4096  # elements of one flat loop that a task takes at least
 
 
-def schedule_nest(s: Schedule, name: str, machine: Machine, parallel: bool = True) -> Schedule:
+def schedule_nest(s: Schedule, name: str, machine: Machine, parallel: bool = True, space: Space | None = None) -> Schedule:
     """Vectorise and, at the root, parallelise the nest of one injective block. `parallel`: it is not inside another loop."""
     block = block_of(s, name)
     loops = own_loops(s, name)
     if not loops or not isinstance(block.body, Store):
         return s
     lanes = vector_lanes(block, machine)
+    turned = tile_transposition(s, name, loops, lanes, machine, space if space is not None else Space())
+    if turned is not None:
+        return parallelise(*turned) if parallel else turned[0]
     flat = contiguous_suffix(block)
     outer, inner = list(loops[: len(loops) - flat]), list(loops[len(loops) - flat :])
     if len(inner) > 1:
