@@ -146,3 +146,21 @@ def test_networks_are_blocked_throughout(model: str) -> None:
 
 def test_channels_that_would_leave_most_lanes_empty_stay_plain() -> None:
     assert "convolution" in names(check([f32(1, 8, 4, 5)], lambda g, x: (conv(g, x, 5),), lanes=16))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])
+def test_narrow_floats_are_blocked_and_convolve_in_float32(dtype: dtypes.DType) -> None:
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        for _ in range(2):
+            w = g.one(constant(RNG.uniform(-0.25, 0.25, (8, 8, 3)).astype(dtype.numpy)))
+            x = g.one(Convolution((1,), (1,), as_shape((1,)), as_shape((1,)), 1, dtype), x, w)
+            x = g.one(Binary("max"), x, g.one(constant(0, dtype)))
+        return (x,)
+
+    before = function("p", [TensorType(dtype, as_shape((2, 8, 7)))], body)
+    after = fold_constants(block_channels(before, 4))
+    x = RNG.uniform(-1, 1, (2, 8, 7)).astype(dtype.numpy)
+    want, got = (interpret(f, [x])[0].astype(np.float32) for f in (before, after))
+    np.testing.assert_allclose(got, want, atol=1e-2 if dtype is dtypes.float16 else 0.1)
+    assert names(after).count("blocked_convolution") == 2
+    assert names(after).count("block") == names(after).count("unblock") == 1

@@ -35,6 +35,7 @@ from tilewright.graph.ops import (
     WindowReduce,
     constant,
 )
+from tilewright.graph.ops.compose import cast, widen
 from tilewright.graph.shapes import dims_equal, is_one
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const
@@ -44,6 +45,7 @@ FINITE = frozenset(
     {"add", "sub", "mul", "max", "min", "neg", "abs", "sigmoid", "tanh", "erf", "exp", "floor", "ceil", "round", "select"}
     | {"gelu", "hard_swish", "softplus"}
 )
+FLOATS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)  # narrow ones are converted where they are read and stored
 WORTH = 2.0  # times the arithmetic that filling up blocks may cost
 FEW = 4  # input channels up to this are read from the plain layout
 
@@ -86,7 +88,7 @@ class _Blocker:
 
 
 def block_channels(function: Function, lanes: int) -> Function:
-    """The function with float32 convolutions of constant weights, and what can follow them, in blocks of `lanes` channels."""
+    """The function with convolutions of floats by constant weights, and what can follow them, in blocks of `lanes` channels."""
     if lanes < 2 or not any(_starts(node, lanes) for node in walk_nodes(function.results)):
         return function
     state = _Blocker(lanes)
@@ -106,12 +108,12 @@ def block_channels(function: Function, lanes: int) -> Function:
 
 
 def _starts(node: Node, lanes: int) -> bool:
-    """A convolution that is worth blocking: float32, static channels that nearly fill blocks, constant weights, dense or depthwise."""
+    """A convolution that is worth blocking: of floats, static channels that nearly fill blocks, constant weights, dense or depthwise."""
     op = node.op
-    if not isinstance(op, Convolution) or op.dtype is not dtypes.float32 or not isinstance(node.inputs[1].op, Constant):
+    if not isinstance(op, Convolution) or op.dtype not in FLOATS or not isinstance(node.inputs[1].op, Constant):
         return False
     x, w = (value.type for value in node.inputs)
-    if x.dtype is not dtypes.float32 or w.dtype is not dtypes.float32 or not (w.is_static and x.shape[1].is_const):
+    if x.dtype is not op.dtype or w.dtype is not op.dtype or not (w.is_static and x.shape[1].is_const):
         return False
     depthwise = op.groups == x.shape[1].value == w.shape[0].value
     if not (depthwise or op.groups == 1):
@@ -146,9 +148,9 @@ def _convolution(state: _Blocker, node: Node, op: Convolution) -> Value:
     data = state.plain_form(x) if few else state.blocked_form(x)
     inputs = w.shape[1] if depthwise or few else data.shape[1] * state.lanes
     outputs = -(-int(w.shape[0].value) // state.lanes) * state.lanes
-    weights = _padded(state, state.plain_form(w), (const(outputs), inputs, *w.shape[2:]))
+    weights = _padded(state, widen(state.g, state.plain_form(w)), (const(outputs), inputs, *w.shape[2:]))
     blocked = BlockedConvolution(op.strides, op.dilations, op.low, op.high, depthwise, state.lanes)
-    return state.g.one(blocked, data, weights)
+    return cast(state.g, state.g.one(blocked, widen(state.g, data), weights), op.dtype)
 
 
 def _padded(state: _Blocker, value: Value, shape: Sequence[Expr]) -> Value:
