@@ -15,20 +15,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright.api import Executable, compile, load  # noqa: A004 (the name that users look for)
+    from tilewright.api import compile  # noqa: A004 (the name that users look for)
     from tilewright.examine import Report, check
+    from tilewright.runtime.executable import Executable, load
     from tilewright.support.errors import TilewrightError
     from tilewright.support.settings import override
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Executable": "tilewright.api",
+    "Executable": "tilewright.runtime.executable",
     "Report": "tilewright.examine",
     "TilewrightError": "tilewright.support.errors",
     "check": "tilewright.examine",
     "compile": "tilewright.api",
-    "load": "tilewright.api",
+    "load": "tilewright.runtime.executable",
     "override": "tilewright.support.settings",
 }
 

@@ -1,19 +1,22 @@
-"""The public functions: `compile`, `load`. `import tilewright` loads this file only when one of them is used."""
+"""The public functions: `compile`, `load`. `import tilewright` loads this file only when one of them is used.
+
+Front end and compiler are imported where a model must really be compiled: one that the cache holds needs neither.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import tilewright
-from tilewright.compiler import Compiled, compile_module, memory_limit
-from tilewright.frontend.onnx.importer import DimRange, import_model
-from tilewright.frontend.onnx.loader import LoadedModel, external_files, load_model
+from tilewright.frontend.dims import DimRange
 from tilewright.machine.description import Machine
 from tilewright.machine.detect import detect_host
 from tilewright.machine.targets import parse_target, resolve_target
@@ -23,9 +26,15 @@ from tilewright.runtime.examples import hints_in
 from tilewright.runtime.executable import Executable, load
 from tilewright.support.cache import Cache, open_cache
 from tilewright.support.errors import ArtifactError, InternalError, SettingsError, TilewrightError
-from tilewright.support.hashing import content_hash, hash_file, hash_tree
+from tilewright.support.file_hashes import file_hash
+from tilewright.support.hashing import content_hash, hash_tree
+from tilewright.support.host_limits import usable_memory
 from tilewright.support.progress import Progress, make_progress
 from tilewright.support.settings import Settings, current_settings
+
+if TYPE_CHECKING:
+    from tilewright.compiler import Compiled
+    from tilewright.frontend.onnx.loader import LoadedModel
 
 LARGEST_DIM = 1 << 48  # more elements of any dtype than an address space holds
 
@@ -64,26 +73,41 @@ def make_artifact(model: Any, target: str, dims: Dims | None, settings: Settings
     shown = progress or make_progress(settings.progress)
     ranges = {name: dim_range(name, value) for name, value in (dims or {}).items()}
     cache = open_cache(settings)
-    loaded = load_model(model)
-    key = artifact_key(loaded, ranges, machine, settings) if cache is not None else None
-    if cache is not None and key is not None:
-        found = None if settings.verify else cache.get_file(key)
+    path = Path(model) if isinstance(model, (str, os.PathLike)) else None  # others are cheap to miss and costly to hash
+    key = None
+    if cache is not None and path is not None:
+        key = artifact_key(path, ranges, machine, settings, cache)
+        found = None if settings.verify or key is None else cached_artifact(key, settings, cache)
         if found is not None:
-            try:
-                artifact = load_artifact(found)
-                if fits(artifact, settings):  # else compiling says in full what does not
-                    return Made(artifact, True)
-            except ArtifactError:  # the disk has damaged it, or another process has just removed it
-                cache.remove(key)
+            return Made(found, True)
+    from tilewright.frontend.onnx.loader import load_model
+
+    loaded = load_model(model)
+    if cache is not None and path is not None and key is None:
+        note_external_files(path, loaded, cache)
+        key = artifact_key(path, ranges, machine, settings, cache)
     compiled = compile_loaded(loaded, ranges, machine, settings, cache, shown)
     if cache is not None and key is not None:
         keep(compiled, cache, key)
     return Made(compiled.artifact, False)
 
 
+def cached_artifact(key: str, settings: Settings, cache: Cache) -> Artifact | None:
+    """The artifact that the cache holds under a key, unless it is damaged or known to need too much memory."""
+    found = cache.get_file(key)
+    if found is None:
+        return None
+    try:
+        artifact = load_artifact(found)
+    except ArtifactError:  # the disk has damaged it, or another process has just removed it
+        cache.remove(key)
+        return None
+    return artifact if fits(artifact, settings) else None  # compiling says in full what does not fit
+
+
 def fits(artifact: Artifact, settings: Settings) -> bool:
     """Whether an artifact is not known to need more memory than it may."""
-    arena, limit = str(artifact.manifest["memory"]["arena"]), memory_limit(settings)
+    arena, limit = str(artifact.manifest["memory"]["arena"]), settings.max_memory or usable_memory()
     return limit is None or artifact.weights.nbytes + (int(arena) if arena.isdecimal() else 0) <= limit
 
 
@@ -92,6 +116,9 @@ def compile_loaded(
 ) -> Compiled:
     """Compile an opened model, and keep everything that was made on the way. Raises TilewrightErrors only, but for lack of memory and
     interrupts."""
+    from tilewright.compiler import compile_module
+    from tilewright.frontend.onnx.importer import import_model
+
     try:
         with progress.stage("import"):
             module = import_model(loaded, dims).module
@@ -148,17 +175,33 @@ def dim_range(name: str, value: Any) -> DimRange | int:
     return parsed
 
 
-def artifact_key(loaded: LoadedModel, dims: Mapping[str, DimRange | int], machine: Machine, settings: Settings) -> str | None:
-    """The cache key of a whole artifact: model content, dims, target, settings that change code, and the compiler's own sources.
-    None for models that are not files, which are cheap to miss and costly to hash."""
-    if loaded.mapped is None:
+def artifact_key(path: Path, dims: Mapping[str, DimRange | int], machine: Machine, settings: Settings, cache: Cache) -> str | None:
+    """The cache key of a whole artifact: content of the model and of the files beside it, dims, target, settings that change code, and the
+    compiler's own sources. None for a model that cannot be read, or of which nobody has noted yet which other files it consists of."""
+    try:
+        model = file_hash(path, cache)
+        external = cache.get(external_key(model))
+        if external is None:
+            return None
+        files = [path.parent / name for name in json.loads(external)]
+        hashes = [model, *(file_hash(file, cache) for file in files if file.is_file())]
+    except OSError:
         return None
-    folder = loaded.folder or Path()
-    source = Path(loaded.source)
-    hashes = [hash_file(source), *(hash_file(folder / name) for name in external_files(loaded.proto) if (folder / name).is_file())]
     ranges = {name: value if isinstance(value, int) else (value.lo, value.hi, value.multiple) for name, value in dims.items()}
     sources = hash_tree(Path(tilewright.__file__).parent)
-    return content_hash("artifact", sources, source.name, hashes, ranges, machine, settings.code_key())
+    return content_hash("artifact", sources, path.name, hashes, ranges, machine, settings.code_key())
+
+
+def note_external_files(path: Path, loaded: LoadedModel, cache: Cache) -> None:
+    """Keep in the cache which files hold weights of a model, so that its key can be told without parsing it."""
+    from tilewright.frontend.onnx.loader import external_files
+
+    cache.put(external_key(file_hash(path, cache)), json.dumps(external_files(loaded.proto)).encode())
+
+
+def external_key(model: str) -> str:
+    """Key of the names of the files beside a model whose hash is `model`."""
+    return content_hash("external files", model)
 
 
 def keep(compiled: Compiled, cache: Cache, key: str) -> None:

@@ -198,6 +198,33 @@ def test_bench_compares_with_onnxruntime(answer: Callable[..., Any], mlp: Path) 
     assert data["inputs"][0]["shape"] == [3, 16]
 
 
+def test_profile_says_where_the_time_goes(
+    answer: Callable[..., Any], cli: Callable[..., Any], mlp: Path, artifact: Path, tmp_path: Path
+) -> None:
+    for source in (mlp, artifact):
+        data = answer("profile", source, "--dim", "batch=4", "--threads", "1", "--repeat", "2", "--trace", "t.json", "--html", "p.html")
+        assert data["sizes"] == {"batch": 4}
+        assert data["machine"]["threads"] == 1
+        first, last = data["kernels"][0], data["kernels"][-1]
+        assert first["nodes"] == ["Gemm node '/fc1/Gemm'", "Relu node '/fc1/Relu'"]
+        assert first["multiply_adds"] == {"f32": 2 * 4 * 16 * 32}
+        assert last["bytes"] >= 4 * (32 * 4 + 4 * 4)
+        assert {event["cat"] for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if "cat" in event} == {
+            "inference",
+            "kernel",
+        }
+        assert (tmp_path / "p.html").read_text().startswith("<!DOCTYPE html>")
+    text = cli("profile", artifact, "--top", "1", "--repeat", "1").stdout
+    assert "bound by" in text
+    assert "--top 0 shows all" in text
+
+
+def test_profile_needs_inputs_and_outputs_that_make_sense(cli: Callable[..., Any], artifact: Path) -> None:
+    assert cli("profile", artifact, "--static").exit_code == 2
+    assert cli("profile", artifact, "--trace", str(artifact)).exit_code == 2
+    assert cli("profile", artifact, "--dim", "nonsense=2").exit_code == 9
+
+
 def test_bench_of_an_artifact_alone(cli: Callable[..., Any], artifact: Path) -> None:
     result = cli("bench", artifact, "--rounds", "1")
     assert result.exit_code == 0, result.output

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,21 @@ def test_help_loads_nothing_heavy(heavy: str) -> None:
 @pytest.mark.parametrize("front_end", ["onnx", "tilewright.compiler", "tilewright.graph.node"])
 def test_running_an_artifact_loads_no_front_end(front_end: str, artifact: object) -> None:
     code = f"sys.argv = ['tilewright', 'run', {str(artifact)!r}]\nfrom tilewright.cli import main\ntry: main()\nexcept SystemExit: pass"
+    assert front_end not in imported_by(code)
+
+
+@pytest.mark.parametrize("front_end", ["onnx", "tilewright.compiler", "tilewright.graph.node", "tilewright.machine"])
+def test_profiling_an_artifact_loads_no_front_end(front_end: str, artifact: object) -> None:
+    code = (
+        f"import tilewright as tw\nimport numpy as np\nprint(tw.load({str(artifact)!r}).profile(np.zeros((2, 16), np.float32), repeat=1))"
+    )
+    assert front_end not in imported_by(code)
+
+
+@pytest.mark.parametrize("front_end", ["onnx", "tilewright.compiler", "tilewright.graph.node"])
+def test_a_model_that_the_cache_holds_loads_no_front_end(front_end: str, mlp: Path) -> None:
+    tw.compile(mlp)
+    code = f"import tilewright as tw\nprint(tw.compile({str(mlp)!r}).threads)"
     assert front_end not in imported_by(code)
 
 

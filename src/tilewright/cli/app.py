@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import tilewright
-from tilewright.cli import bench, check, compile, demo, doctor, inspect, run, zoo  # noqa: A004 (named after the commands)
+from tilewright.cli import bench, check, compile, demo, doctor, inspect, profile, run, zoo  # noqa: A004 (named after the commands)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,6 +38,7 @@ app.command("check")(check.check)
 app.command("compile")(compile.compile_model)
 app.command("run")(run.run)
 app.command("bench")(bench.bench)
+app.command("profile")(profile.profile)
 app.command("inspect")(inspect.inspect)
 app.command("zoo")(zoo.zoo)
 app.command("doctor")(doctor.doctor)

@@ -84,7 +84,9 @@ def roofline(profile: Profile) -> str:
     if not shown:
         return '<p class="dim">No kernel computes anything.</p><svg viewBox="0 0 1 1"><circle r="0"/></svg>'
     peaks, bandwidth = profile.roofs.peaks, profile.roofs.bandwidth
-    top = max([*peaks.values(), *(kernel.gflops for kernel in shown)]) * 1.6
+    used = {kind for kernel in shown for kind in kernel.cost.multiply_adds} | {"f32"}
+    highest = max(peaks[kind] for kind in used)
+    top = max([highest, *(kernel.gflops for kernel in shown)]) * 1.6
     low = min([peaks["f32"] / 100, *(kernel.gflops for kernel in shown)]) / 1.6
     first = min([0.05, *(kernel.intensity for kernel in shown)]) / 1.3
     last = max([256.0, *(kernel.intensity for kernel in shown)]) * 1.3
@@ -96,8 +98,6 @@ def roofline(profile: Profile) -> str:
         return TOP + (HEIGHT - TOP - BOTTOM) * math.log(top / gflops) / math.log(top / low)
 
     lines = [*axis(x, first, last, vertical=False), *axis(y, low, top, vertical=True)]
-    used = {kind for kernel in shown for kind in kernel.cost.multiply_adds} | {"f32"}
-    highest = max(peaks[kind] for kind in used)
     for kind in sorted(used):
         lines.append(line(x(first), y(peaks[kind]), x(last), y(peaks[kind]), COLOURS["compute"]))
         lines.append(label(x(last) + 6, y(peaks[kind]) + 4, f"{kind} {peaks[kind]:.0f}"))
@@ -106,7 +106,9 @@ def roofline(profile: Profile) -> str:
         begin, end = max(first, low / rate), min(last, highest / rate)
         if begin < end:
             lines.append(line(x(begin), y(begin * rate), x(end), y(end * rate), COLOURS[level]))
-            lines.append(label(x(end) - 4, y(end * rate) - 6, f"{NAMES[level]} {rate:.0f} GB/s", "end"))
+            slope = math.degrees(math.atan2(y(end * rate) - y(begin * rate), x(end) - x(begin)))
+            turned = f'transform="translate({x(begin) + 8:.1f} {y(begin * rate) - 12:.1f}) rotate({slope:.1f})"'
+            lines.append(f"<text {turned}>{NAMES[level]} {rate:.0f} GB/s</text>")
     total = profile.in_kernels or 1.0
     for kernel in sorted(shown, key=lambda k: -k.median):
         radius = max(2.5, 40 * math.sqrt(kernel.median / total))

@@ -9,10 +9,11 @@ from typing import TypeAlias
 
 import onnx
 
+from tilewright.frontend.dims import DimRange
 from tilewright.frontend.onnx import opset6
 from tilewright.frontend.onnx.bodies import schema_function
 from tilewright.frontend.onnx.context import ModelState, NodeContext, origin_of
-from tilewright.frontend.onnx.inputs import DimRange, Dims
+from tilewright.frontend.onnx.inputs import Dims
 from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
 from tilewright.frontend.onnx.node_check import check_node
 from tilewright.frontend.onnx.operators.sequence import ACCEPTING

@@ -7,21 +7,13 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from tilewright.frontend.dims import DimRange
 from tilewright.frontend.onnx.context import ModelState
 from tilewright.frontend.onnx.loader import dtype_of
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.types import TensorType
 from tilewright.support.errors import ModelError, UnsupportedDtypeError
-
-
-@dataclass(frozen=True, slots=True)
-class DimRange:
-    """Declared range of a symbolic dim: inclusive `lo`..`hi` and a `multiple` that divides it."""
-
-    lo: int = 0
-    hi: int | None = None
-    multiple: int = 1
 
 
 @dataclass(slots=True)
