@@ -10,7 +10,7 @@ Comparisons build bool expressions; `==` stays identity, `equal(a, b)` builds th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -58,14 +58,16 @@ class Op(StrEnum):
 COMPARISONS = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE})
 COMMUTATIVE = frozenset({Op.ADD, Op.MUL, Op.MIN, Op.MAX, Op.EQ, Op.NE, Op.AND, Op.OR, Op.XOR})
 
-# name -> number of arguments; all take and give one float dtype, except the predicates (bool) and `fma`
+# name -> number of arguments; all take and give one float dtype, except the predicates (bool), `fma` and the sums of products of DOTS
 INTRINSICS: dict[str, int] = {
     "abs": 1, "sqrt": 1, "rsqrt": 1, "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log1p": 1, "log2": 1,
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1,
     "asinh": 1, "acosh": 1, "atanh": 1, "erf": 1, "sigmoid": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1,
     "isnan": 1, "isinf": 1, "pow": 2, "atan2": 2, "copysign": 2, "fma": 3, "popcount": 1,
+    "dot2": 5, "dot4": 9,
 }  # fmt: skip
 BOOL_INTRINSICS = frozenset({"isnan", "isinf"})
+DOTS: dict[str, int] = {"dot2": 2, "dot4": 4}  # name -> products n: dotn(sum, a_1 .. a_n, b_1 .. b_n) is sum + a_1 * b_1 + ... in int32
 
 Attr = Any
 Number: TypeAlias = bool | int | float
@@ -495,6 +497,23 @@ def call(name: str, *args: Expr) -> Expr:
     if any(a.dtype is not args[0].dtype for a in args):
         raise TypeError(f"{name} needs arguments of one dtype, got {', '.join(a.dtype.name for a in args)}")
     return make(Op.CALL, dtypes.bool_ if name in BOOL_INTRINSICS else args[0].dtype, args, name)
+
+
+def dot(total: Expr, a: Sequence[Expr], b: Sequence[Expr]) -> Expr:
+    """total + a[0] * b[0] + a[1] * b[1] + ... in int32, wrapping: two or four factors of one integer dtype of 8 or 16 bits on each side.
+    What `vpdpbusd`, `sdot` and `vpmaddwd` do."""
+    name = f"dot{len(a)}"
+    if name not in DOTS or len(a) != len(b):
+        raise TypeError(f"there is no intrinsic for a sum of {len(a)} and {len(b)} factors")
+    if not is_dot(total.dtype, [x.dtype for x in a], [x.dtype for x in b]):
+        raise TypeError(f"{name} of {total.dtype}, {a[0].dtype} and {b[0].dtype} is not defined")
+    return make(Op.CALL, total.dtype, (total, *a, *b), name)
+
+
+def is_dot(total: DType, a: Sequence[DType], b: Sequence[DType]) -> bool:
+    """Whether a sum of products of these dtypes is one of DOTS."""
+    narrow = all(len(set(side)) == 1 and side[0].is_integer and side[0].bits in (8, 16) for side in (a, b))
+    return total is dtypes.int32 and narrow
 
 
 def load(buffer: Any, indices: tuple[ExprLike, ...]) -> Expr:

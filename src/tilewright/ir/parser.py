@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import BOOL_INTRINSICS, COMPARISONS, INTRINSICS, Expr, Op, const, make
+from tilewright.ir.expr import BOOL_INTRINSICS, COMPARISONS, DOTS, INTRINSICS, Expr, Op, const, is_dot, make
 from tilewright.ir.printer import PREFIX_NAMES
 from tilewright.ir.types import TensorType
 from tilewright.support.errors import ParseError
@@ -301,11 +301,22 @@ class _Reader:
         if function not in INTRINSICS:
             raise parse_error(node, f"there is no function `{function}`", hint="intrinsics: " + ", ".join(INTRINSICS))
         self.count(node, INTRINSICS[function])
+        if function in DOTS:
+            return self.dot(node, function)
         anchor = next((self.expr(a) for a in args if _literal(a) is None), None)
         operands = tuple(self.expr(a, dtype if anchor is None else anchor.dtype) for a in args)
         if any(a.dtype is not operands[0].dtype for a in operands):
             raise parse_error(node, f"{function} needs arguments of one dtype, got {', '.join(a.dtype.name for a in operands)}")
         return make(Op.CALL, dtypes.bool_ if function in BOOL_INTRINSICS else operands[0].dtype, operands, function)
+
+    def dot(self, node: ast.Call, function: str) -> Expr:
+        """A sum of products: the operands' dtypes may differ, so constants among them carry theirs."""
+        total, *factors = (self.expr(a) for a in node.args)
+        left, right = factors[: DOTS[function]], factors[DOTS[function] :]
+        if not is_dot(total.dtype, [a.dtype for a in left], [b.dtype for b in right]):
+            dtypes_ = ", ".join(a.dtype.name for a in (total, *factors))
+            raise parse_error(node, f"{function} takes an int32 and two rows of integers of 8 or 16 bits, got {dtypes_}")
+        return make(Op.CALL, total.dtype, (total, *left, *right), function)
 
     def count(self, node: ast.Call, wanted: int, at_least: bool = False) -> None:
         if len(node.args) != wanted and not (at_least and len(node.args) > wanted):

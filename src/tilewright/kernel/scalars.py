@@ -161,6 +161,12 @@ def _fma(a: float, b: float, c: float) -> float:
         return math.copysign(math.inf, exact)
 
 
+def _dot(total: int, *factors: int) -> int:
+    """total + a_1 * b_1 + ..., of factors a_1 .. a_n, b_1 .. b_n."""
+    half = len(factors) // 2
+    return total + sum(a * b for a, b in zip(factors[:half], factors[half:], strict=True))
+
+
 INTRINSIC_VALUES: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "sqrt": _total(math.sqrt, np.sqrt),
@@ -195,8 +201,10 @@ INTRINSIC_VALUES: dict[str, Callable[..., Any]] = {
     "atan2": math.atan2,
     "copysign": math.copysign,
     "fma": _fma,
+    "dot2": _dot,
+    "dot4": _dot,
 }
-"""Intrinsic -> its value in float64; the caller rounds to the dtype. `popcount` depends on the width: `popcount`."""
+"""Intrinsic -> its value in float64 (of integers: unbounded); the caller rounds to the dtype, or wraps. `popcount` depends on the width."""
 
 
 def popcount(value: int, bits: int) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewright.ir.dtypes import float32
-from tilewright.ir.expr import ExprLike, call, const, maximum, select
+from tilewright.ir.dtypes import float32, int8, int32, uint8
+from tilewright.ir.expr import ExprLike, call, cast, const, maximum, select
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.interpreter import bind_sizes, interpret
 from tilewright.kernel.nodes import Kernel
@@ -34,6 +34,13 @@ def matmul(m: Dim = 6, k: Dim = 5, n: Dim = 10) -> Kernel:
     d = b.compute("D", (m, n), lambda i, j: c[i, j] + bias[j])
     e = b.compute("E", (m, n), lambda i, j: maximum(d[i, j], const(0.0, float32)))
     return b.finish((e,))
+
+
+def byte_product(m: Dim = 3, k: Dim = 10, n: Dim = 5) -> Kernel:
+    """C = a @ b of bytes, in int32."""
+    b = KernelBuilder("byte_product")
+    x, w = b.input("A", uint8, (m, k)), b.input("B", int8, (k, n))
+    return b.finish((b.reduce("C", (m, n), (k,), lambda i, j, r: cast(int32, x[i, r]) * cast(int32, w[r, j]), "sum"),))
 
 
 def softmax(rows: Dim = 4, columns: Dim = 11) -> Kernel:
@@ -81,12 +88,13 @@ def stencil(n: Dim = 20) -> Kernel:
 
 
 def random_inputs(kernel: Kernel, sizes: dict[str, int], seed: int = 0) -> list[np.ndarray]:
-    """Small floats for each input; `sizes` by name."""
+    """Small numbers for each input; `sizes` by name."""
     from tilewright.ir.types import bind_shape
 
     rng = np.random.default_rng(seed)
     env = {size: sizes[size.name] for size in kernel.sizes}
-    return [rng.integers(-3, 4, bind_shape(b.shape, env)).astype(np.float32) for b in kernel.inputs]
+    low = {b: 0 if b.dtype.kind == "uint" else -3 for b in kernel.inputs}
+    return [rng.integers(low[b], 4, bind_shape(b.shape, env)).astype(b.dtype.numpy) for b in kernel.inputs]
 
 
 def check_same(kernel: Kernel, s: Schedule, sizes: dict[str, int] | None = None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.kernel.schedule.kernels import check_same, convolution, elementwise, matmul, softmax, stencil
+from tests.kernel.schedule.kernels import byte_product, check_same, convolution, elementwise, matmul, softmax, stencil
 from tilewright.ir.expr import size
 from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.schedule import PackedLayout, Schedule
@@ -111,6 +111,8 @@ CASES: dict[str, tuple[Callable[[], Kernel], Callable[[Schedule], Schedule]]] = 
     "clamp_reads": (lambda: matmul(M, 5, 10), clamp_reads),
     "prefetch": (lambda: matmul(M, 5, 10), prefetch),
     "pad": (lambda: matmul(M, 5, 10), pad),
+    "dot": (lambda: byte_product(M, 8, 5), lambda s: s.dot("C", 2, 4)),
+    "dot_ragged": (byte_product, lambda s: s.pack("B", ((4,), ()), (0, 2, 1)).dot("C", 2, 4)),
 }
 SIZES = {"m": 6, "n": 11}
 

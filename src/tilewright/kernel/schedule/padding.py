@@ -31,7 +31,7 @@ def clamp_reads(nest: Nest, block: str, iter: str | int, masked: bool = False) -
     """
     placed = nest.block(block)
     old = placed.stmt
-    position = _position(old, iter)
+    position = iter_position(old, iter)
     it, binding = old.iters[position], old.bindings[position]
     if it.kind != "spatial":
         refuse(f"'{it.var.name}' of block '{block}' is a reduction iter", "pad it with the identity: pad()")
@@ -60,7 +60,7 @@ def pad(nest: Nest, block: str, iter: str | int, multiple: int) -> Change:  # no
     """
     placed = nest.block(block)
     old = placed.stmt
-    position = _position(old, iter)
+    position = iter_position(old, iter)
     it, binding = old.iters[position], old.bindings[position]
     loop = next((lp for lp in placed.around if lp.var is binding), None)
     if loop is None or not prove_equal(loop.extent, it.extent):
@@ -77,6 +77,8 @@ def pad(nest: Nest, block: str, iter: str | int, multiple: int) -> Change:  # no
     if it.kind == "reduction":
         padded = _with_identity(old, position, extent)
         return Change(_replaced(nest, loop, longer, old, padded))
+    if old.init is None and any(i.kind == "reduction" for i in old.iters):
+        refuse(f"block '{block}' accumulates and its init is elsewhere", "pad before decompose_reduction")
     if any(buffer not in nest.kernel.scratch for buffer in nest.outputs(block)):
         if any(i.kind == "reduction" for i in old.iters):
             refuse(f"block '{block}' accumulates in a parameter", "cache_write it first")
@@ -87,7 +89,8 @@ def pad(nest: Nest, block: str, iter: str | int, multiple: int) -> Change:  # no
     return Change(_widened(nest, placed, position, extent, old.predicate, changes))
 
 
-def _position(block: Block, iter_: str | int) -> int:
+def iter_position(block: Block, iter_: str | int) -> int:
+    """The number of a block's iter, given by number or name."""
     if isinstance(iter_, int):
         if not -len(block.iters) <= iter_ < len(block.iters):
             refuse(f"block '{block.name}' has {len(block.iters)} iters")

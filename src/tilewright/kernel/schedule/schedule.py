@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.kernel.nodes import Kernel, Scope
-from tilewright.kernel.schedule import ahead, caching, layout, loop, padding, placement, reduction
+from tilewright.kernel.schedule import ahead, caching, dot, layout, loop, padding, placement, reduction
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.layout import PackedLayout
 from tilewright.kernel.schedule.legality import check_locals
@@ -45,6 +45,7 @@ PRIMITIVES: Mapping[str, Callable[..., Change]] = {
     "rfactor": reduction.rfactor,
     "clamp_reads": padding.clamp_reads,
     "pad": padding.pad,
+    "dot": dot.dot,
     "prefetch": ahead.prefetch,
 }
 
@@ -165,6 +166,10 @@ class Schedule:
     def pad(self, block: str, iter: str | int, multiple: int) -> Schedule:  # noqa: A002
         """Round a block's extent up to a multiple: `padding.pad`."""
         return self.apply("pad", (block,), {"iter": iter, "multiple": multiple})[0]
+
+    def dot(self, block: str, iter: str | int, factors: int) -> Schedule:  # noqa: A002
+        """Take several points of a reduction iter in one instruction: `dot.dot`."""
+        return self.apply("dot", (block,), {"iter": iter, "factors": factors})[0]
 
     def prefetch(
         self, loop: str, buffer: str, ahead: int, steps: Sequence[tuple[str, int, int]], lines: int = 1, line: int = 64

@@ -15,9 +15,11 @@ from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, Op, const
 from tilewright.kernel.nodes import Buffer
 from tilewright.machine.description import Machine
+from tilewright.machine.dots import DotInstruction, dot_instructions
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen import arithmetic, memory
 from tilewright.target.cpu.codegen.conversions import convert, from_memory, to_memory
+from tilewright.target.cpu.codegen.dot import emit_dot, is_dot_call
 from tilewright.target.cpu.codegen.facts import Facts, Terms
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, lane_numbers, memory_type, number, splat_constant, value_type, vector
 from tilewright.target.cpu.codegen.narrow_floats import round_to
@@ -34,13 +36,15 @@ _DIVISIONS = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.TRUNCDIV, Op.TRUNCMOD})
 @dataclass(frozen=True, slots=True)
 class Style:
     """What emission needs to know of the machine. native_half: conversions between float16 and float32 are instructions.
-    native_fma: so is a fused multiply-add. native_max: so is a maximum that propagates NaN. vector_bits: of one register."""
+    native_fma: so is a fused multiply-add. native_max: so is a maximum that propagates NaN. vector_bits: of one register.
+    dots: instructions that sum products of narrow integers."""
 
     native_half: bool
     native_fma: bool
     native_max: bool
     masks: bool
     vector_bits: int
+    dots: tuple[DotInstruction, ...]
 
 
 def style_of(machine: Machine) -> Style:
@@ -51,6 +55,7 @@ def style_of(machine: Machine) -> Style:
         native_max=arm,
         masks=machine.has("avx512vl"),
         vector_bits=max(machine.vector_bits, 64),
+        dots=dot_instructions(machine),
     )
 
 
@@ -226,6 +231,8 @@ class ExprEmitter:
             value = memory.load_scalar(self, e)
         elif op is Op.SELECT:
             value = self._select(e, 0)
+        elif is_dot_call(e):
+            value = emit_dot(self, e)
         else:
             value = self._apply(e, [self.scalar(a) for a in e.args], 0)
         self._keep(self._scalars, e, value)
@@ -244,6 +251,8 @@ class ExprEmitter:
             value = self._select(e, self.lanes)
         elif e.op in (Op.LT, Op.LE) and e.args[0].dtype is dtypes.int64:
             value = self._compare_lanes(e)
+        elif is_dot_call(e):
+            value = emit_dot(self, e)
         else:
             value = self._apply(e, [self.vector(a) for a in e.args], self.lanes)
         self._keep(self._vectors, e, value)

@@ -1,0 +1,82 @@
+"""Sums of products of narrow integers by instructions that add several products to one 32-bit sum."""
+
+from __future__ import annotations
+
+from tilewright.ir import dtypes
+from tilewright.ir.expr import DOTS, Expr, Op, ceildiv, const, depends_on, less, load, select, substitute, transform
+from tilewright.ir.expr import dot as dot_call
+from tilewright.ir.prove import prove_equal
+from tilewright.ir.simplify import simplifier
+from tilewright.kernel.nodes import Block, BlockIter, For, Stmt, Store
+from tilewright.kernel.schedule.change import Change
+from tilewright.kernel.schedule.nest import Nest, edit, fresh_iters, refuse, replaced
+from tilewright.kernel.schedule.padding import iter_position
+from tilewright.kernel.schedule.reduction import accumulation
+
+
+def dot(nest: Nest, block: str, iter: str | int, factors: int) -> Change:  # noqa: A002 (the term of the kernel form)
+    """Take `factors` points of a reduction iter in one instruction, so that its loop runs so many times less (TVM: tensorize with a
+    dot-product intrinsic; here the products are found, not matched against a pattern of the intrinsic).
+
+        for k in 64: C: c[v] += int32(a[r]) * int32(b[r, v])
+        ->
+        for k in 32: C: c[v] = dot2(c[v], a[r*2], a[r*2 + 1], b[r*2, v], b[r*2 + 1, v])
+
+    The block must add products of two integers of at most 16 bits to an int32 sum: integers wrap, so that the order of a sum does not
+    matter. Factors past the end of the iter are 0. The iter must be bound to one loop of its extent, around this block alone.
+    """
+    placed = nest.block(block)
+    old = placed.stmt
+    position = iter_position(old, iter)
+    it, binding = old.iters[position], old.bindings[position]
+    if f"dot{factors}" not in DOTS:
+        refuse(f"no instruction adds {factors} products", f"there are {', '.join(DOTS)}")
+    if it.kind != "reduction":
+        refuse(f"'{it.var.name}' of block '{block}' is no reduction iter")
+    loop = next((lp for lp in placed.around if lp.var is binding), None)
+    if loop is None or not prove_equal(loop.extent, it.extent):
+        refuse(f"'{it.var.name}' of block '{block}' is not bound to one loop of its extent", "apply dot before splitting")
+    if len(nest.under(loop)) != 1:
+        refuse(f"'{loop.var.name}' is around other blocks as well", "apply dot before computing blocks together")
+    if depends_on(old.predicate, (loop.var, it.var)):
+        refuse(f"the predicate of block '{block}' tests '{it.var.name}'")
+    found = accumulation(old)
+    if found is None or found.combiner != "sum" or found.buffer.dtype is not dtypes.int32 or found.value.op is not Op.MUL:
+        refuse(f"block '{block}' does not add products to an int32 sum")
+    sides = [_narrow(side) for side in found.value.args]
+    if any(side is None for side in sides):
+        refuse(f"block '{block}' multiplies {found.value!r}", "factors are integers of 8 or 16 bits, cast to int32")
+    extent = ceildiv(it.extent, const(factors))
+    (step,) = fresh_iters(nest, [(extent, "reduction")])
+    others = {other.var: other.extent for other in old.iters if other is not it} | {step.var: extent}
+    whole = prove_equal(extent * factors, it.extent)
+    points = [(step.var * factors + n, whole or n == 0) for n in range(factors)]
+    left, right = ([_point(side, it, at, others, inside) for at, inside in points] for side in sides if side is not None)
+    body = Store(found.buffer, found.indices, dot_call(load(found.buffer, found.indices), left, right))
+    iters = (*old.iters[:position], step, *old.iters[position + 1 :])
+    new = Block(old.name, iters, old.bindings, body, old.init, old.predicate, old.scratch)
+    return Change(replaced(nest, {loop: _shorter(loop, extent, {old: new})}))
+
+
+def _narrow(side: Expr) -> Expr | None:
+    """The 8 or 16-bit integer that is cast to int32 here."""
+    inner = side.args[0] if side.op is Op.CAST else side
+    return inner if inner.dtype.is_integer and inner.dtype.bits in (8, 16) else None
+
+
+def _point(side: Expr, it: BlockIter, at: Expr, extents: dict[Expr, Expr], inside: bool) -> Expr:
+    """The factor at one value of the iter; 0 past its end."""
+    run = simplifier(extents=extents)
+
+    def shortened(e: Expr) -> Expr | None:
+        return load(e.attr, tuple(run.rewrite(index) for index in e.args)) if e.op is Op.LOAD else None
+
+    value = transform(substitute(side, {it.var: at}), shortened)
+    return value if inside else select(less(at, it.extent), value, const(0, side.dtype))
+
+
+def _shorter(loop: For, extent: Expr, changes: dict[Stmt, Stmt | None]) -> For:
+    body = edit(loop.body, changes)
+    if body is None:
+        refuse("the loop is empty")
+    return For(loop.var, extent, body, loop.kind)

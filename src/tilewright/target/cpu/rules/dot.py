@@ -1,0 +1,248 @@
+"""Products of narrow integers, by register tiles of instructions that add several products at once (`machine/dots.py`).
+
+As for floats (`contraction.py`) one operand, the panel, gives the vector axis and the other, the rows, is broadcast. What differs:
+neighbouring points of one reduction axis go into one instruction. So the rows must be contiguous along it (a broadcast takes 4 bytes),
+and the panel is packed as [vectors ...][reduction ...][vectors of a tile][lanes][factors]. Sums of integers are exact in any order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir import dtypes
+from tilewright.ir.affine import affine_in
+from tilewright.ir.expr import Expr, free_vars
+from tilewright.kernel.nodes import Block, BlockIter, Store
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.schedule.space import Space
+from tilewright.machine.description import Machine
+from tilewright.machine.dots import VPMADDWD, DotInstruction, dot_instruction
+from tilewright.target.cpu.rules.elementwise import parallelise
+from tilewright.target.cpu.rules.structure import (
+    Product,
+    as_product,
+    block_of,
+    extent_value,
+    is_injective,
+    reductions,
+    spatial,
+    stride,
+    uses,
+    writes_output,
+)
+
+LOADS = 2  # started per cycle: broadcasts of rows, vectors of the panel
+UNROLLED = 8  # steps of the contracted axis that are written out; beyond, they are a loop
+
+
+@dataclass(frozen=True, slots=True)
+class DotTile:
+    """panel, rows: the loads. vector: the iter of the lanes; `beyond`: the iter along which the tile has further vectors, where `vector` is
+    no longer than one. row: the iter of the rows (None: no rows). contracted: the reduction iter whose points go into one instruction."""
+
+    instruction: DotInstruction
+    panel: Expr
+    rows: Expr
+    vector: BlockIter
+    beyond: BlockIter | None
+    row: BlockIter | None
+    contracted: BlockIter
+    lanes: int
+
+
+def schedule_dot(s: Schedule, name: str, constants: frozenset[str], machine: Machine, space: Space) -> Schedule | None:
+    """The kernel with product block `name` in tiles of dot instructions and its consumer on them; None where no instruction fits."""
+    product = as_product(block_of(s, name))
+    tile = None if product is None else _tile(product, constants, machine)
+    if tile is None:
+        return None
+    epilogue = _single_epilogue(s, name)
+    if epilogue is None and not writes_output(s, name):
+        return None
+    height, count = _tile_size(tile, machine, space)
+    if epilogue is None:
+        s, (epilogue, *_) = s.cache_write(name, "local")
+    else:
+        s = s.set_scope(s.nest.outputs(name)[0].name, "local")
+    s = _packed(s, name, tile, count, constants)
+    position = block_of(s, name).iters.index(tile.contracted)
+    s = s.dot(name, position, tile.instruction.factors)
+    return _tile_loops(s, name, epilogue, tile, height, count)
+
+
+def _tile(product: Product, constants: frozenset[str], machine: Machine) -> DotTile | None:
+    block = product.block
+    body = block.body
+    assert isinstance(body, Store)
+    found = dot_instruction(machine, product.left.dtype, product.right.dtype)
+    if body.buffer.dtype is not dtypes.int32 or found is None:
+        return None
+    instruction = found[0]
+    lanes = machine.lanes(32)
+    vector = spatial(block)[-1]  # what is stored in order
+    for panel, rows in ((product.right, product.left), (product.left, product.right)):
+        if not uses(panel, vector.var) or uses(rows, vector.var):
+            continue
+        inner = [it for it in reductions(block) if uses(panel, it.var) and stride(rows, it.var) == 1 and _divides(it, rows, instruction)]
+        if not inner or not (panel.attr.name in constants or _packable(panel, block)):
+            continue
+        own = [it for it in spatial(block) if it is not vector and not uses(panel, it.var) and uses(rows, it.var)]
+        row = max(reversed(own), key=lambda it: extent_value(it.extent, 1 << 12)) if own else None
+        others = [it for it in spatial(block) if it is not vector and uses(panel, it.var) and not uses(rows, it.var)]
+        short = vector.extent.is_const and vector.extent.value <= lanes and vector.var not in panel.args
+        beyond = max(others, key=lambda it: extent_value(it.extent)) if short and others else None
+        width = min(lanes, int(vector.extent.value)) if short else lanes
+        return DotTile(instruction, panel, rows, vector, beyond, row, inner[-1], width)
+    return None
+
+
+def _divides(it: BlockIter, rows: Expr, instruction: DotInstruction) -> bool:
+    """Whole groups of factors; or an axis of its own, of which only the last step is ragged."""
+    return (it.extent.is_const and it.extent.value % instruction.factors == 0) or it.var in rows.args
+
+
+def _packable(panel: Expr, block: Block) -> bool:
+    return all(_parts(index, {it.var: it.extent for it in block.iters}) is not None for index in panel.args)
+
+
+def _tile_size(tile: DotTile, machine: Machine, space: Space) -> tuple[int, int]:
+    """Rows and vectors of a tile: (height, count)."""
+    length = extent_value(tile.vector.extent, 1 << 10)
+    vectors = -(-length // tile.lanes) if tile.beyond is None else extent_value(tile.beyond.extent, 1 << 10)
+    rows = 1 if tile.row is None else extent_value(tile.row.extent, 1 << 12)
+    spare = 2 if tile.instruction is VPMADDWD else 1
+    sizes = [
+        (height, count)
+        for count in range(1, min(vectors, 6) + 1)
+        for height in range(1, min(rows, 14) + 1)
+        if height * count + count + spare <= machine.vector_registers
+    ]
+    hide = machine.fma_units * (machine.fma_latency + 1)
+
+    def cost(size: tuple[int, int]) -> float:
+        height, count = size
+        waste = -(-rows // height) * height * -(-vectors // count) * count / (rows * vectors)
+        loads = (height + count) * machine.fma_units / (LOADS * height * count)
+        return waste * max(1.0, hide / (height * count), loads) * (1 + 0.1 * (1 / height + 0.5 / count))
+
+    return space.choose("dot_tile", sizes, cost, "rows x vectors: ragged waste, sums too few to hide the latency, loads")
+
+
+def _single_epilogue(s: Schedule, name: str) -> str | None:
+    """The one injective block that reads the product, if it writes an output point by point."""
+    consumers = s.consumers(name)
+    if writes_output(s, name) or len(consumers) != 1:
+        return None
+    block = block_of(s, consumers[0])
+    return consumers[0] if is_injective(block) and writes_output(s, consumers[0]) else None
+
+
+def _packed(s: Schedule, name: str, tile: DotTile, count: int, constants: frozenset[str]) -> Schedule:
+    """The panel as [outer][vectors / count][reduction][count][lanes][factors]: at compile time, or by a copy at the start."""
+    buffer = tile.panel.attr.name
+    if buffer not in constants:
+        s, (copy, *_) = s.cache_read(name, buffer, "global")
+        buffer = s.nest.outputs(copy)[0].name
+    block = block_of(s, name)
+    extents = {it.var: it.extent for it in block.iters}
+    order = [it.var for it in (*spatial(block), *reductions(block))]
+    reduced = {it.var for it in reductions(block)}
+    factors = tile.instruction.factors
+    tiles: list[tuple[int, ...]] = []
+    axes: list[tuple[tuple[int, int], int]] = []  # (group, position in it) to sort by, number of the axis
+
+    def axis(group: int, place: int) -> None:
+        axes.append(((group, place), len(axes)))
+
+    for index in tile.panel.args:
+        own: list[int] = []
+        for i, part in enumerate(_parts(index, extents) or ()):
+            first = i == 0
+            if part is tile.contracted.var:
+                steps = -(-extent_value(tile.contracted.extent) // factors)
+                own += [factors] if first else [steps, factors]
+                axis(2, order.index(part))
+                axis(5, 0)
+            elif part is tile.vector.var and tile.beyond is None:
+                own += [count, tile.lanes]
+                axis(1, 0)
+                axis(3, 0)
+                axis(4, 0)
+            elif tile.beyond is not None and part is tile.beyond.var:
+                own += [count]
+                axis(1, 0)
+                axis(3, 0)
+            else:
+                own += [] if first else [extent_value(extents[part])]
+                axis(4 if part is tile.vector.var else 2 if part in reduced else 0, order.index(part) if part in order else 0)
+        tiles.append(tuple(own))
+    return s.pack(buffer, tiles, [number for _, number in sorted(axes)])
+
+
+def _parts(index: Expr, extents: dict[Expr, Expr]) -> tuple[Expr, ...] | None:
+    """The iters that an index is made of, the slower one first: an iter, a constant, or `a * k + b` of two iters with 0 <= b < k."""
+    if index in extents or index.is_const:
+        return (index,)
+    used = [v for v in free_vars(index) if v in extents]
+    found = affine_in(index, used) if len(used) == 2 else None
+    if found is None:
+        return None
+    coefficients, rest = found
+    if not (rest.is_const and rest.value == 0):
+        return None
+    for slow, fast in (used, reversed(used)):
+        extent = extents[fast]
+        if coefficients[fast].is_const and coefficients[fast].value == 1 and extent.is_const and coefficients[slow] is extent:
+            return (slow, fast)
+    return None
+
+
+def _tile_loops(s: Schedule, name: str, epilogue: str, tile: DotTile, height: int, count: int) -> Schedule:
+    block = block_of(s, name)
+    loops = dict(zip([it.var for it in block.iters], s.loops_of(name)[-len(block.iters) :], strict=True))
+    reduced = [loops[it.var] for it in reductions(block)]
+    rest = [it for it in spatial(block) if it not in (tile.vector, tile.beyond, tile.row)]
+    outer = [loops[it.var] for it in rest if uses(tile.panel, it.var)]
+    streamed = [loops[it.var] for it in rest if not uses(tile.panel, it.var)]
+    lane = loops[tile.vector.var]
+    if tile.beyond is None:
+        s, (panel, part, lane) = s.split(lane, (None, count, tile.lanes))
+    else:
+        s, (panel, part) = s.split(loops[tile.beyond.var], count)
+    inner, tiles = [part, lane], [panel, *streamed]
+    if tile.row is not None:
+        s, (row_tile, row_part) = s.split(loops[tile.row.var], height)
+        inner, tiles = [row_part, *inner], [*tiles, row_tile]
+    s = s.reorder(*outer, *tiles, *reduced, *inner)
+    s = _place_epilogue(s, epilogue, tiles[-1], tile, count)
+    s = s.vectorize(lane)
+    for loop in inner[:-1]:
+        s = s.unroll(loop)
+    steps = s.nest.loop(reduced[-1]).stmt.extent
+    if len(reduced) > 1 and steps.is_const and steps.value <= UNROLLED:
+        s = s.unroll(reduced[-1])
+    s, _ = s.decompose_reduction(name, reduced[0])
+    for iter_ in (tile.vector, tile.beyond, tile.row):
+        if iter_ is not None:
+            s = s.clamp_reads(name, [it.var for it in block.iters].index(iter_.var), masked=iter_ is tile.vector)
+            init = f"{name}_init"
+            if init in s.nest.blocks:
+                s = s.clamp_reads(init, [it.var for it in spatial(block)].index(iter_.var))
+    return parallelise(s, [*outer, *tiles])
+
+
+def _place_epilogue(s: Schedule, epilogue: str, at: str, tile: DotTile, count: int) -> Schedule:
+    """Compute the consumer at the tile, in vectors along the axis that it stores in order."""
+    s, made = s.reverse_compute_at(epilogue, at)
+    last = made[-1]
+    extent = s.nest.loop(last).stmt.extent
+    if extent.is_const and extent.value == count * tile.lanes and count > 1:
+        s, (part, last) = s.split(last, tile.lanes)
+        s = s.unroll(part)
+    if extent.is_const and extent.value > 1:
+        s = s.vectorize(last)
+    for loop in made[:-1]:
+        placed = s.nest.loop(loop).stmt
+        if placed.kind == "serial" and placed.extent.is_const and placed.extent.value <= 16:
+            s = s.unroll(loop)
+    return s
