@@ -42,6 +42,7 @@ from tilewright.transform.push_movement import push_movement
 from tilewright.transform.recognise import recognise_composites
 from tilewright.transform.simplify import simplify_graph
 from tilewright.transform.sink_constants import sink_constants
+from tilewright.transform.turn_in_loops import turn_in_loops
 from tilewright.transform.verify import verify_module
 
 ENTRY = "tilewright_entry"  # stands for the entry's symbol, which is the hash of its own text
@@ -74,9 +75,11 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
         GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
         GraphPass("block_channels", lambda f: block_channels(f, machine.lanes(32)), 3, "channels and elementwise users are in the open"),
         GraphPass("fold_blocked", fold_constants, 3, "biases and weights filled up to whole blocks"),
+        GraphPass("choose_winograd", lambda f: choose_winograd(f, cost), 3, "weights are constants of whole blocks, to be transformed", False),
         GraphPass("sink_folded", sink_constants, 0, "weights that only folding made constants reach the loops that use them"),
         GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards"),
         GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),
+        GraphPass("turn_in_loops", lambda f: turn_in_loops(f, machine.l2.size), 3, "each group reads its weights, and it is known which"),
     )
 
 

@@ -15,10 +15,12 @@ from tilewright.support.errors import TypeRuleError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fused(Operator):
-    """(*operands) -> results of `body(*operands)`, computed by one kernel. The body holds no control flow and no large constants."""
+    """(*operands) -> results of `body(*operands)`, computed by one kernel. The body holds no control flow and no large constants. When the
+    size `turn` is odd, the kernel goes through its work from the end to the beginning."""
 
     name: ClassVar[str] = "fused"
     body: Function
+    turn: Expr | None = None
 
     def infer(self, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         for param, given in zip(self.body.params, inputs, strict=True):

@@ -55,7 +55,7 @@ class GroupCompiler:
     settings: Settings
     cache: Cache | None = None
     workers: int = 2
-    codes: dict[tuple[Function, frozenset[int]], GroupCode] = field(default_factory=dict)
+    codes: dict[tuple[Function, frozenset[int], Expr | None], GroupCode] = field(default_factory=dict)
     pending: dict[str, Future[bytes]] = field(default_factory=dict)
     executor: ThreadPoolExecutor | None = None
 
@@ -76,11 +76,11 @@ class GroupCompiler:
         if not isinstance(node.op, Fused):
             raise TypeError(f"{node!r} is not a fused group")
         constants = frozenset(i for i, value in enumerate(node.inputs) if isinstance(value.op, Constant))
-        body = node.op.body
-        key = (body, constants)
+        body, turn = node.op.body, node.op.turn
+        key = (body, constants, turn)
         found = self.codes.get(key)
         if found is None:
-            found = self.located(node, lambda: make_code(body, constants, self.machine, self.settings))
+            found = self.located(node, lambda: make_code(body, constants, self.machine, self.settings, turn))
             self.codes[key] = found
             self.submit(found.symbol, found.ir)
         return found
@@ -139,8 +139,9 @@ def llvm_version() -> str:
     return f"{llvmlite.__version__}/{'.'.join(map(str, llvm.llvm_version_info))}"
 
 
-def make_code(body: Function, constants: frozenset[int], machine: Machine, settings: Settings) -> GroupCode:
-    """Everything up to LLVM text for the body of a fused group whose operands in `constants` are constants of the model."""
+def make_code(body: Function, constants: frozenset[int], machine: Machine, settings: Settings, turn: Expr | None = None) -> GroupCode:
+    """Everything up to LLVM text for the body of a fused group whose operands in `constants` are constants of the model. `turn`: the size
+    whose odd values turn the order of its work around."""
     strict = settings.precision == "strict"
     defined = lower_group(body)
     scheduled = settings.opt_level >= 3
@@ -148,10 +149,12 @@ def make_code(body: Function, constants: frozenset[int], machine: Machine, setti
     # math functions become polynomials before code generation, so that they are vectors like everything else
     lowered = lower(schedule.kernel)
     lowered = with_fields(lowered, body=expand_math_in(lowered.body))
+    if turn is not None and turn not in lowered.sizes:
+        lowered = with_fields(lowered, sizes=(*lowered.sizes, turn))
     if settings.verify:
         for kernel in (defined, schedule.kernel, lowered):
             verify(kernel)
-    text = generate(with_fields(lowered, name=PLACEHOLDER), machine, contract=not strict)
+    text = generate(with_fields(lowered, name=PLACEHOLDER), machine, contract=not strict, turn=turn)
     symbol = f"tw_{body.name[:40]}_{content_hash(text)[:16]}"
     ir = text.replace(PLACEHOLDER, symbol)
     index = {buffer.name: i for i, buffer in enumerate(defined.inputs)}

@@ -30,14 +30,15 @@ ALIGNMENT = 64
 PARALLEL_FOR = "tw_parallel_for"
 
 
-def generate(kernel: Kernel, machine: Machine, contract: bool = True) -> str:
+def generate(kernel: Kernel, machine: Machine, contract: bool = True, turn: Expr | None = None) -> str:
     """The LLVM IR text of a lowered kernel (no blocks); see the module's docstring for its ABI. `contract`: products and sums of floats may
-    become multiply-adds.
+    become multiply-adds. `turn`: one of the kernel's sizes; when it is odd, each task of a parallel loop goes through its iterations
+    from the last to the first.
 
     Raises UnsupportedDtypeError for complex numbers and strings, InternalError for a kernel that was not lowered.
     """
     module = Module(function_attributes(machine.vector_bits), contract)
-    _KernelEmitter(kernel, module, style_of(machine)).run()
+    _KernelEmitter(kernel, module, style_of(machine), turn).run()
     return module.text()
 
 
@@ -88,8 +89,8 @@ def _uses(stmt: Stmt) -> _Uses:
 class _KernelEmitter:
     """The functions of one kernel."""
 
-    def __init__(self, kernel: Kernel, module: Module, style: Style) -> None:
-        self.kernel, self.module, self.style, self.facts = kernel, module, style, Facts()
+    def __init__(self, kernel: Kernel, module: Module, style: Style, turn: Expr | None) -> None:
+        self.kernel, self.module, self.style, self.facts, self.turn = kernel, module, style, Facts(), turn
         self.read_only = frozenset(kernel.inputs)
         self.scratch = frozenset(_workspace_buffers(kernel))
         self.regions = _regions(kernel)
@@ -174,7 +175,8 @@ class _KernelEmitter:
         self.count += 1
         uses = _uses(loop.body)
         buffers = [buffer for buffer in uses.buffers if self.regions.get(buffer) is not loop or buffer.scope == "global"]
-        variables = tuple(variable for variable in uses.variables if variable is not loop.var)
+        taken = uses.variables if self.turn is None else {**uses.variables, self.turn: None}
+        variables = tuple(variable for variable in taken if variable is not loop.var)
         iterations = f"{self.kernel.name}.loop{number}"
         task = f"{self.kernel.name}.task{number}"
         captured = [v for v in variables if type(em.scalar(v)) is not int]
@@ -208,7 +210,8 @@ class _KernelEmitter:
                 elements = em.fn.op(f"mul nsw i64 %begin, {em.scalar(self.facts.strides(buffer)[0])}")
                 em.pointers[buffer] = em.fn.op(f"getelementptr {memory_type(buffer.dtype)}, ptr {em.pointers[buffer]}, i64 {elements}")
         self.allocate(em, loop)
-        emit_loop(em, loop, "%begin", "%end", lambda: emit(Context(em), loop.body))
+        odd = None if self.turn is None else em.fn.op(f"trunc i64 {em.scalar(self.turn)} to i1")
+        emit_loop(em, loop, "%begin", "%end", lambda: emit(Context(em), loop.body), odd)
         em.fn.do("ret void")
         self.module.add(em.fn)
 

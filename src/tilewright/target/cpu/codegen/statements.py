@@ -85,8 +85,9 @@ def _emit_for(cx: Context, loop: For) -> None:
     emit_loop(em, loop, 0, extent, lambda: emit(cx, loop.body))
 
 
-def emit_loop(em: ExprEmitter, loop: For, begin: Operand, end: Operand, body: Callable[[], None]) -> None:
-    """for loop.var in [begin, end): body. The test is at the bottom; above it only where the range may be empty.
+def emit_loop(em: ExprEmitter, loop: For, begin: Operand, end: Operand, body: Callable[[], None], backwards: Operand | None = None) -> None:
+    """for loop.var in [begin, end): body, from the last to the first where the i1 `backwards` is true. The test is at the bottom; above
+    it only where the range may be empty.
 
     LLVM unrolls innermost loops by its own judgement, and of those around them only short ones: copies of nests gain nothing.
     """
@@ -104,7 +105,12 @@ def emit_loop(em: ExprEmitter, loop: For, begin: Operand, end: Operand, body: Ca
     phi = fn.phi_later()
     mark = em.mark()
     em.level += 1
-    em.bind(variable, phi[0], nonnegative=True)
+    position = phi[0]
+    if backwards is not None:
+        both, complement = fn.op(f"add i64 {begin}, {end}"), fn.op(f"xor i64 {phi[0]}, -1")
+        mirrored = fn.op(f"add i64 {both}, {complement}")  # begin + end - 1 - the counter
+        position = fn.op(f"select i1 {backwards}, i64 {mirrored}, i64 {phi[0]}")
+    em.bind(variable, position, nonnegative=True)
     body()
     em.level -= 1
     em.leave(mark)
