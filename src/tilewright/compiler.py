@@ -75,7 +75,6 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
         GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
         GraphPass("block_channels", lambda f: block_channels(f, machine.lanes(32)), 3, "channels and elementwise users are in the open"),
         GraphPass("fold_blocked", fold_constants, 3, "biases and weights filled up to whole blocks"),
-        GraphPass("choose_winograd", lambda f: choose_winograd(f, cost), 3, "weights are constants of whole blocks, to be transformed", False),
         GraphPass("sink_folded", sink_constants, 0, "weights that only folding made constants reach the loops that use them"),
         GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards"),
         GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),
