@@ -172,6 +172,7 @@ INTRINSIC_VALUES: dict[str, Callable[..., Any]] = {
     "sqrt": _total(math.sqrt, np.sqrt),
     "rsqrt": _rsqrt,
     "exp": _total(math.exp, np.exp),
+    "exp_nonpositive": _total(math.exp, np.exp),
     "exp2": _total(math.exp2, np.exp2),
     "expm1": _total(math.expm1, np.expm1),
     "log": _total(math.log, np.log),

@@ -34,7 +34,9 @@ class Pattern:
     uses: tuple[OperandUse, ...]
 
 
-EXPENSIVE = frozenset({"exp", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "sigmoid", "log1p", "expm1", "asin", "acos", "atan"})
+EXPENSIVE = frozenset(
+    {"exp", "exp_nonpositive", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "sigmoid", "log1p", "expm1", "asin", "acos", "atan"}
+)
 
 
 def pattern_of(node: Node) -> Pattern:

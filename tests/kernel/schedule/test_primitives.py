@@ -71,6 +71,12 @@ def rfactor(s: Schedule) -> Schedule:
     return s.vectorize(lanes)
 
 
+def vectorized_reduction(s: Schedule) -> Schedule:
+    s, (_, lanes) = s.split("k", 4)
+    s, (_, final) = s.rfactor(lanes)
+    return s.vectorize(lanes).vectorize(final)
+
+
 def clamp_reads(_: Schedule) -> Schedule:
     s, tile = tiled_matmul()
     s, _ = s.reverse_compute_at("E", tile)
@@ -108,6 +114,7 @@ CASES: dict[str, tuple[Callable[[], Kernel], Callable[[Schedule], Schedule]]] = 
     "pack": (lambda: matmul(6, 5, 10), lambda s: s.pack("B", ((), (4,)), (1, 0, 2)).pack("C", ((2,), ()), (0, 2, 1))),
     "decompose_reduction": (lambda: matmul(M, 5, 10), decompose_reduction),
     "rfactor": (lambda: softmax(M, N), rfactor),
+    "vectorized_reduction": (lambda: softmax(M, N), vectorized_reduction),
     "clamp_reads": (lambda: matmul(M, 5, 10), clamp_reads),
     "prefetch": (lambda: matmul(M, 5, 10), prefetch),
     "pad": (lambda: matmul(M, 5, 10), pad),

@@ -81,6 +81,8 @@ def test_special_values_are_those_of_numpy_with_their_signs(name: str, dtype: DT
     points = np.array([*numbers, np.finfo(host).max, np.finfo(host).min], host)
     if name in PERIODIC:
         points = points[~(np.abs(points) > 1e6) | np.isinf(points)]
+    if name == "exp_nonpositive":
+        points = points[~(points > 0)]
     grids: tuple[Array, ...] = (points,) if name not in ARGUMENTS else tuple(g.ravel() for g in np.meshgrid(points, points))
     values = values_of(name, dtype, grids)
     with np.errstate(all="ignore"):
@@ -101,6 +103,16 @@ def test_periodic_functions_of_huge_arguments_are_bounded_or_at_least_no_nan(nam
     assert not np.isnan(values).any()
     if name != "tan":
         assert (np.abs(values) <= 1.0).all()
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=str)
+def test_exponentials_of_what_is_not_positive_are_0_or_normal(dtype: DType) -> None:
+    low = float(np.log(np.finfo(dtype.numpy).tiny))
+    points = np.linspace(1.2 * low, 0.9 * low, 2000).astype(dtype.numpy)
+    values = values_of("exp_nonpositive", dtype, (points,))
+    assert ((values == 0) | (values >= np.finfo(dtype.numpy).tiny)).all()
+    assert (values[points < low] == 0).all()
+    assert (values[points > low + 2] > 0).all()
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=str)
@@ -135,6 +147,8 @@ def test_pow_follows_c(x: float, y: float) -> None:
 @pytest.mark.parametrize("name", MAX_ULP)
 def test_narrow_floats_are_rounded_from_float32(name: str, dtype: DType) -> None:
     everything = np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy)
+    if name == "exp_nonpositive":
+        everything = everything[~(everything > 0)]
     args = (everything,) if name not in ARGUMENTS else (everything, np.random.default_rng(1).permutation(everything))
     narrow = values_of(name, dtype, args)
     assert narrow.dtype == dtype.numpy
@@ -145,7 +159,7 @@ def test_narrow_floats_are_rounded_from_float32(name: str, dtype: DType) -> None
 
 @pytest.mark.parametrize("name", MAX_ULP)
 def test_constants_are_folded_to_the_nearest_value(name: str) -> None:
-    value = 1.5 if name == "acosh" else 0.7
+    value = {"acosh": 1.5, "exp_nonpositive": -0.7}.get(name, 0.7)
     folded = expand_math(call(name, *(const(value, dtypes.float32) for _ in range(INTRINSICS[name]))))
     exact = EXACT[name](*(float(np.float32(value)) for _ in range(INTRINSICS[name])))
     assert folded.is_const

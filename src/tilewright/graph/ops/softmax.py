@@ -14,7 +14,7 @@ from tilewright.graph.ops.elementwise import expect_inputs, expect_kind
 from tilewright.graph.ops.scalars import FLOAT, widened
 from tilewright.graph.shapes import normalize_axis
 from tilewright.ir import expr as ex
-from tilewright.ir.expr import Expr, call
+from tilewright.ir.expr import Expr, call, const
 from tilewright.ir.types import TensorType
 from tilewright.kernel.builder import KernelBuilder, Tensor
 
@@ -35,7 +35,7 @@ def _exponentials(k: KernelBuilder, x: Tensor, axis: int) -> tuple[AxisReader, T
     """Blocks for the maximum along the axis, exp(x - maximum) and its sum."""
     reader = AxisReader(x, (axis % x.rank,), False)
     greatest = reduce_axes(k, "maximum", reader, "max")
-    powers = k.compute("exponential", x.shape, lambda *i: call("exp", widened(x[i]) - greatest[reader.project(i)]))
+    powers = k.compute("exponential", x.shape, lambda *i: call("exp_nonpositive", widened(x[i]) - greatest[reader.project(i)]))
     total = reduce_axes(k, "total", AxisReader(powers, reader.axes, False), "sum")
     return reader, greatest, powers, total
 
@@ -66,9 +66,10 @@ class Softmax(Operator):
     def define(self, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (x,) = inputs
         reader, _, powers, total = _exponentials(k, x, self.axis)
+        inverse = k.compute("inverse", total.shape, lambda *i: const(1.0, total.dtype) / total[i])  # a division for each row
 
         def value(*i: Expr) -> Expr:
-            return ex.cast(x.dtype, powers[i] / total[reader.project(i)])
+            return ex.cast(x.dtype, powers[i] * inverse[reader.project(i)])
 
         return (k.compute("softmax", x.shape, value),)
 

@@ -13,6 +13,7 @@ from tilewright.kernel.nodes import For, LoopKind, Stmt
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.legality import check_covered, check_iterations_independent, reduction_loops
 from tilewright.kernel.schedule.nest import Nest, PlacedLoop, nested, rebind, refuse, replaced
+from tilewright.kernel.schedule.reduction import accumulation
 
 MAX_UNROLL = 1024
 MAX_LANES = 256
@@ -172,14 +173,25 @@ def parallel(nest: Nest, loop: str) -> Change:
 
 
 def vectorize(nest: Nest, loop: str) -> Change:
-    """Run all iterations of a loop of small constant extent at once, as vector lanes. Each must write its own elements.
+    """Run all iterations of a loop of small constant extent at once, as vector lanes. Each must write its own elements, or the loop is
+    around one accumulation alone that reduces over it: then the lanes are combined in pairs, halves first, and the result with the element
+    (another order of a sum than the loop's).
 
     for i in 16: A      ->            vectorized i in 16: A
     """
     placed = nest.loop(loop)
     _need_extent(placed, MAX_LANES)
-    check_iterations_independent(nest, placed, private_allowed=False)
+    if not _reduces_alone(nest, placed):
+        check_iterations_independent(nest, placed, private_allowed=False)
     return _with_kind(nest, placed, "vectorized")
+
+
+def _reduces_alone(nest: Nest, placed: PlacedLoop) -> bool:
+    """The loop's body is one accumulation that reduces over the loop."""
+    inside = nest.under(placed.stmt)
+    if len(inside) != 1 or placed.stmt.body is not inside[0].stmt or accumulation(inside[0].stmt) is None:
+        return False
+    return placed.stmt.var in reduction_loops(inside[0])
 
 
 def unroll(nest: Nest, loop: str) -> Change:

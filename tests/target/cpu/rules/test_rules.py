@@ -10,10 +10,14 @@ import pytest
 from tests.compiled_graphs import f32, function
 from tilewright.graph.node import GraphBuilder, Value
 from tilewright.graph.ops import (
+    ArgReduce,
     Binary,
     Contract,
     Convolution,
+    GroupNorm,
+    InstanceNorm,
     LayerNorm,
+    LogSoftmax,
     Reduce,
     Softmax,
     Transpose,
@@ -73,6 +77,14 @@ CASES: dict[str, tuple[list[TensorType], set[int], Body]] = {
     "softmax over channels": ([f32(2, 5, 19)], set(), lambda g, x: (g.one(Softmax(1), x),)),
     "layer norm": ([f32(2, N, 40), f32(40), f32(40)], set(), lambda g, x, w, b: (g.one(LayerNorm(2, 1e-5), x, w, b),)),
     "rows summed": ([f32(N, 67)], set(), lambda g, x: (g.one(Reduce("sum", (1,), True), x),)),
+    "short rows summed": ([f32(N, 11)], set(), lambda g, x: (g.one(Reduce("sum", (1,), True), x),)),
+    "planes averaged": ([f32(2, N, 7, 7)], set(), lambda g, x: (g.one(Unary("tanh"), g.one(Reduce("sum", (2, 3), True), x)),)),
+    "long rows": ([f32(3, 1000)], set(), lambda g, x: (g.one(LogSoftmax(1), x),)),
+    "rows of a symbolic length": ([f32(4, 131, N)], set(), lambda g, x: (g.one(Softmax(2), x),)),
+    "halves of rows": ([TensorType(dtypes.float16, as_shape((N, 130)))], set(), lambda g, x: (g.one(Reduce("max", (1,), False), x),)),
+    "positions": ([f32(N, 77)], set(), lambda g, x: (g.one(ArgReduce("max", 1, False, False), x),)),
+    "instance norm": ([f32(2, 3, 5, 7), f32(3), f32(3)], set(), lambda g, x, w, b: (g.one(InstanceNorm(1e-5), x, w, b),)),
+    "group norm": ([f32(2, 12, 3, 5), f32(12), f32(12)], set(), lambda g, x, w, b: (g.one(GroupNorm(4, 1e-5), x, w, b),)),
     "columns summed": ([f32(67, 21)], set(), lambda g, x: (g.one(Reduce("sum", (0,), False), x),)),
     "all summed": ([f32(3, 7, 21)], set(), lambda g, x: (g.one(Reduce("max", (0, 1, 2), False), x),)),
     "pooling": (

@@ -20,6 +20,7 @@ def _rsqrt(fmt: Format, x: Expr) -> Expr:
 
 EXPANSIONS: dict[str, Expansion] = {
     "exp": exponential.exp,
+    "exp_nonpositive": exponential.exp_nonpositive,
     "exp2": exponential.exp2,
     "expm1": exponential.expm1,
     "sigmoid": exponential.sigmoid,

@@ -1,4 +1,4 @@
-"""exp, exp2, expm1, sigmoid, tanh, sinh, cosh and erf.
+"""exp (also of what is not positive), exp2, expm1, sigmoid, tanh, sinh, cosh and erf.
 
 All write x = n ln 2 + r with |r| <= ln(2)/2 (Cody and Waite, "Software Manual for the Elementary Functions", 1980), n by the rounding
 constant of `formats`, and take exp(r) - 1 = r + r^2 p(r). Powers of two are made by shifting n into the exponent; where the result may
@@ -59,6 +59,15 @@ def exp(fmt: Format, x: Expr) -> Expr:
     rounded, r = reduce(fmt, x, 2 * fmt.bias)
     first, second = half_powers(fmt, rounded)
     return fma(first, _expm1_reduced(fmt, r), first) * second
+
+
+def exp_nonpositive(fmt: Format, x: Expr) -> Expr:
+    """exp(x) for x <= 0, as softmax takes it of differences to a maximum: 2^n is one normal number, and results that are nearly subnormal
+    are 0, since processors take over a hundred cycles for each of these. What comes of arguments below that is never looked at."""
+    rounded, r = reduce(fmt, x, fmt.bias)
+    power = _power(fmt, rounded)
+    result = fma(power, _expm1_reduced(fmt, r), power)
+    return select(less(x, 1.0 - (fmt.bias - 1) * fmt.part("ln2")), fmt.number(0.0), result)
 
 
 def exp2(fmt: Format, x: Expr) -> Expr:

@@ -45,5 +45,5 @@ def schedule_kernel(
             if windows is not None:
                 return schedule_rest(windows, machine, reassociate, names)
         with suppress(ScheduleError):
-            s = schedule_rows(s, machine, reassociate)
-    return schedule_rest(s, machine, reassociate, names)
+            s = schedule_rows(s, machine, reassociate, space)
+    return schedule_rest(s, machine, reassociate, names, space)

@@ -1,28 +1,45 @@
 """Reductions that are no matrix products: pooling, sums over axes, depthwise convolutions.
 
 Two ways to use vectors. Along an output axis, when the loads move with it by at most one element: each lane has its own sum. Along the
-reduced axis, when that is the one that memory runs along: each lane sums a part (rfactor), and the parts are added at the end.
+reduced axis, when that is the one that memory runs along: each lane sums a part, and the parts are added at the end (`along_memory`).
 """
 
 from __future__ import annotations
 
 from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.support.errors import ScheduleError
+from tilewright.target.cpu.rules.along_memory import flat_reductions, reduce_along_memory
 from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
 from tilewright.target.cpu.rules.lanes import reduce_lanes
-from tilewright.target.cpu.rules.structure import block_of, extent_value, reductions, spatial, stride, value_loads
+from tilewright.target.cpu.rules.structure import (
+    block_of,
+    extent_value,
+    is_injective,
+    is_reduction,
+    reductions,
+    spatial,
+    stride,
+    value_loads,
+)
 
 
 def schedule_reduction(
-    s: Schedule, name: str, machine: Machine, parallel: bool = True, reassociate: bool = True, constants: frozenset[str] = frozenset()
+    s: Schedule,
+    name: str,
+    machine: Machine,
+    parallel: bool = True,
+    reassociate: bool = True,
+    constants: frozenset[str] = frozenset(),
+    space: Space | None = None,
 ) -> Schedule:
     """Vectorise the nest of one reduction block; at the root also parallelise it and compute its elementwise consumers with it. `constants`
     are the inputs that may be repacked."""
     block = block_of(s, name)
     if not spatial(block) or _along_reduction(s, name):
         if reassociate:
-            return reduce_along_memory(s, name, machine, parallel)
+            return reduce_along_memory(s, name, machine, parallel, space if space is not None else Space())
         outer = list(s.loops_of(name)[-len(block.iters) :])[: len(spatial(block))]
         return parallelise(s, outer) if parallel and outer else s
     return reduce_lanes(s, name, machine, parallel, constants)
@@ -37,39 +54,25 @@ def _along_reduction(s: Schedule, name: str) -> bool:
     by_reduction = any(step[1] == 1 for step in steps) and all(step[1] in (0, 1) for step in steps)
     if by_output and not all(step[0] == 0 for step in steps):
         return False
-    return by_reduction and extent_value(inner.extent) >= 8
+    length = 1
+    for it in reductions(block)[-flat_reductions(block) :]:
+        length *= extent_value(it.extent)
+    return by_reduction and length >= 8
 
 
-def reduce_along_memory(s: Schedule, name: str, machine: Machine, parallel: bool) -> Schedule:
-    """Partial sums in lanes along the reduced axis, added at the end."""
-    block = block_of(s, name)
-    loops = list(s.loops_of(name)[-len(block.iters) :])
-    count = len(spatial(block))
-    outer, inner = loops[:count], loops[count:]
-    lanes = machine.lanes(max(32, *(load.dtype.bits for load in value_loads(block)), 32))
-    last = inner[-1]
-    extent = s.nest.loop(last).stmt.extent
-    if extent.is_const and extent.value < 2 * lanes:
-        return parallelise(s, outer) if parallel and outer else s
-    s, (chunk, lane) = s.split(last, lanes)
-    s, (partial, *_) = s.rfactor(lane)
-    s = s.set_scope(s.nest.outputs(partial)[0].name, "local")
-    s = s.vectorize(lane)
-    s, _ = s.decompose_reduction(partial, [*inner[:-1], chunk][0])
-    return parallelise(s, outer) if parallel and outer else s
-
-
-def schedule_rest(s: Schedule, machine: Machine, reassociate: bool = True, constants: frozenset[str] = frozenset()) -> Schedule:
+def schedule_rest(
+    s: Schedule, machine: Machine, reassociate: bool = True, constants: frozenset[str] = frozenset(), space: Space | None = None
+) -> Schedule:
     """Each nest at the root for itself."""
     for name in s.blocks():
         if name in s.nest.blocks:
-            s = schedule_alone(s, name, machine, reassociate, constants)
+            s = schedule_alone(s, name, machine, reassociate, constants, space)
     return s
 
 
-def schedule_alone(s: Schedule, name: str, machine: Machine, reassociate: bool, constants: frozenset[str]) -> Schedule:
-    from tilewright.target.cpu.rules.structure import is_injective, is_reduction
-
+def schedule_alone(
+    s: Schedule, name: str, machine: Machine, reassociate: bool, constants: frozenset[str], space: Space | None = None
+) -> Schedule:
     placed = s.nest.blocks[name]
     if any(loop.kind != "serial" for loop in placed.around):
         return s
@@ -80,7 +83,7 @@ def schedule_alone(s: Schedule, name: str, machine: Machine, reassociate: bool, 
         if is_injective(block):
             return schedule_nest(s, name, machine)
         if is_reduction(block):
-            return schedule_reduction(s, name, machine, reassociate=reassociate, constants=constants)
+            return schedule_reduction(s, name, machine, reassociate=reassociate, constants=constants, space=space)
     except ScheduleError:
         pass
     loops = [loop for loop, it in zip(s.loops_of(name), block.iters) if it.kind == "spatial"]

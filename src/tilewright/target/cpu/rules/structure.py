@@ -9,7 +9,9 @@ from tilewright.ir.expr import Expr, Op, free_vars, variables_in, walk
 from tilewright.kernel.nodes import Block, BlockIter, Store, loads
 from tilewright.kernel.schedule.schedule import Schedule
 
-EXPENSIVE = frozenset({"exp", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "sigmoid", "log1p", "expm1", "asin", "acos", "atan"})
+EXPENSIVE = frozenset(
+    {"exp", "exp_nonpositive", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "sigmoid", "log1p", "expm1", "asin", "acos", "atan"}
+)
 
 
 def block_of(s: Schedule, name: str) -> Block:
