@@ -112,7 +112,8 @@ def run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[s
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env=os.environ | {"COLUMNS": "120", "PYTHONIOENCODING": "utf-8"},
+        # measurements of the machine at hand must not show in the pages
+        env=os.environ | {"COLUMNS": "120", "PYTHONIOENCODING": "utf-8", "TILEWRIGHT_CONFIG_DIR": str(folder / "config")},
         capture_output=True,
         text=True,
         encoding="utf-8",

@@ -19,11 +19,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests neither use nor fill the user's cache. The workers of one run share a folder."""
+    """Tests neither use nor fill the user's cache, and know nothing of what was measured. The workers of one run share a folder."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_CACHE_DIR", str(shared / "tilewright-cache"))
+        patch.setenv("TILEWRIGHT_CONFIG_DIR", str(shared / "tilewright-config"))
         yield
 
 

@@ -13,6 +13,7 @@ from onnx import parser
 import tilewright as tw
 from tilewright import zoo
 from tilewright.cli import bench
+from tilewright.machine.detect import detect_host
 
 
 def test_compile_writes_an_artifact_that_loads(answer: Callable[..., Any], mlp: Path, tmp_path: Path) -> None:
@@ -266,6 +267,26 @@ def test_doctor_finds_the_installation_working(answer: Callable[..., Any], cli: 
     assert data["versions"]["tilewright"] == tw.__version__
     assert {"name": "opt_level", "value": 3, "from": "default"} in data["settings"]
     assert "a small kernel was compiled and gave the right results" in cli("doctor").stdout
+
+
+def test_doctor_measures_and_keeps_what_it_found(
+    answer: Callable[..., Any], cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CONFIG_DIR", str(tmp_path / "config"))
+    for name, value in (("ROUND_S", 1e-5), ("ROUNDS", 1), ("FORKS", 10), ("LARGEST", 1 << 22)):
+        monkeypatch.setattr(f"tilewright.target.cpu.measure.{name}", value)
+    detect_host.cache_clear()
+    try:
+        before = answer("doctor")["peaks"]
+        assert not before["measured"]
+        assert "tilewright doctor --measure measures them" in cli("doctor").stdout
+        data = answer("doctor", "--measure")
+        assert data["measured_now"] == data["peaks"]["file"] == str(tmp_path / "config" / "measured.json")
+        assert data["peaks"]["measured"]
+        assert answer("doctor")["peaks"] == data["peaks"] != before
+    finally:
+        monkeypatch.undo()
+        detect_host.cache_clear()
 
 
 def test_doctor_says_what_is_broken(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

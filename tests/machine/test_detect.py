@@ -6,9 +6,10 @@ import pytest
 
 from tests.machine.recorded_hosts import lay_out
 from tilewright.machine.description import CacheLevel, estimated_peaks
-from tilewright.machine.detect import cpu_model, detect_host, detect_machine
+from tilewright.machine.detect import detect_host, detect_machine
 from tilewright.support.errors import TargetError
 from tilewright.support.host_limits import allowed_processors, cpu_quota, usable_cores, usable_memory
+from tilewright.support.measurements import cpu_model
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

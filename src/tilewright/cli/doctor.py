@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from tilewright.cli.answer import Answer, command
 from tilewright.cli.options import Debug, Json
-from tilewright.cli.tables import facts, size_text, time_text
+from tilewright.cli.tables import facts, size_text, table, time_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +21,13 @@ FAILED = 1
 
 
 @command
-def doctor(json: Json = False, debug: Debug = False) -> Answer:
+def doctor(
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure peaks and bandwidths of this machine, and keep them for compiling and profiling.")
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> Answer:
     """Show machine, versions, settings and cache.
 
     Also compiles and runs a small kernel. Exit code 1 when that fails.
@@ -30,9 +38,12 @@ def doctor(json: Json = False, debug: Debug = False) -> Answer:
 
     settings = current_settings()
     works = trial()
+    kept = keep_measurement(settings.progress) if measure else None
     data: dict[str, Any] = {
         "works": works,
         "machine": machine_data(),
+        "peaks": peaks_data(),
+        "measured_now": kept,
         "limits": limits_data(),
         "versions": {**versions(), "llvm": llvm_version()},
         "peers": {name: versions().get(name) for name in ("onnxruntime", "openvino")},
@@ -45,7 +56,8 @@ def doctor(json: Json = False, debug: Debug = False) -> Answer:
 
 def machine_data() -> dict[str, Any]:
     """The machine at hand."""
-    from tilewright.machine.detect import cpu_model, detect_host
+    from tilewright.machine.detect import detect_host
+    from tilewright.support.measurements import cpu_model
 
     machine: Machine = detect_host()
     caches = {"l1d": machine.l1d, "l2": machine.l2, "l3": machine.l3}
@@ -59,6 +71,38 @@ def machine_data() -> dict[str, Any]:
         "cores": machine.cores,
         "caches": {name: None if level is None else {"bytes": level.size, "shared_by": level.shared_by} for name, level in caches.items()},
         "features": sorted(machine.isa),
+    }
+
+
+def keep_measurement(progress: str) -> str:
+    """Measure this machine and keep what was found; the file."""
+    from tilewright.machine.detect import detect_host
+    from tilewright.support.measurements import cpu_model, keep_measured
+    from tilewright.support.progress import make_progress
+    from tilewright.target.cpu.measure import measure
+
+    machine = detect_host()
+    path = keep_measured(cpu_model(), machine.cores, measure(machine, make_progress(progress)).to_json())
+    detect_host.cache_clear()
+    return str(path)
+
+
+def peaks_data() -> dict[str, Any]:
+    """What one core and all cores of the machine at hand can do: as measured, or as estimated."""
+    from dataclasses import asdict
+
+    from tilewright.machine.description import estimated_peaks, fork_us, peaks_together
+    from tilewright.machine.detect import detect_host
+    from tilewright.support.measurements import cpu_model, measured, measurements_path
+
+    machine = detect_host()
+    found = measured(cpu_model(), machine.cores) is not None
+    return {
+        "measured": found and machine.peaks is not None,
+        "file": str(measurements_path()),
+        "one_core": asdict(estimated_peaks(machine)),
+        "all_cores": asdict(peaks_together(machine)),
+        "fork_us": fork_us(machine),
     }
 
 
@@ -155,6 +199,7 @@ def show(console: Console, data: dict[str, Any]) -> None:
         ("features", " ".join(machine["features"])),
     ]
     console.print(facts(rows))
+    show_peaks(console, data["peaks"], machine["cores"])
     console.print("\nversions", style="bold")
     console.print(facts(data["versions"].items()))
     missing = [name for name, version in data["peers"].items() if version is None]
@@ -172,6 +217,18 @@ def show(console: Console, data: dict[str, Any]) -> None:
         console.print(f"a small kernel was compiled and gave the right results ({time_text(works['seconds'])})", style="bold green")
     else:
         console.print(f"no kernel can be compiled and run: {works['error']}", style="bold red")
+
+
+def show_peaks(console: Console, peaks: dict[str, Any], cores: int) -> None:
+    console.print("\npeaks", style="bold")
+    units = {"f32": "GFLOP/s", "bf16": "GFLOP/s", "int8": "GOP/s"}
+    rows = [(name, f"{one:g}", f"{peaks['all_cores'][name]:g}", units.get(name, "GB/s")) for name, one in peaks["one_core"].items()]
+    rows.append(("parallel loop", "", f"{peaks['fork_us']:g}", "µs"))
+    console.print(table(("", "one core", f"{cores} cores", ""), rows, right=(1, 2)))
+    if peaks["measured"]:
+        console.print(f"measured, from {peaks['file']}", style="dim")
+    else:
+        console.print("estimated; tilewright doctor --measure measures them once and keeps them", style="dim")
 
 
 def setting_text(value: object, source: str) -> str:

@@ -2,20 +2,23 @@
 
 LLVM says which CPU it is and which features are usable (a virtual machine or the operating system may hide some); `/sys` says how large the
 caches are; `support.host_limits` says how many cores this process may use. Where one of them is silent, as `/sys` is outside Linux,
-the table of CPUs answers, by LLVM's name.
+the table of CPUs answers, by LLVM's name. What `tilewright doctor --measure` has kept for this CPU model and number of cores replaces
+estimates.
 """
 
 from __future__ import annotations
 
-import platform
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from tilewright.machine.cpus import CPUS, CpuRow, vector_register_count, widest_vector_bits
-from tilewright.machine.description import CacheLevel, Machine
+from tilewright.machine.description import CacheLevel, Machine, Peaks
 from tilewright.support.errors import TargetError
 from tilewright.support.host_limits import allowed_processors, usable_cores
+from tilewright.support.measurements import cpu_model, measured
 
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 # What an unknown CPU is taken for: caches and pipes of the most modest of its family.
@@ -33,8 +36,9 @@ class LlvmHost:
 
 @lru_cache(maxsize=1)
 def detect_host() -> Machine:
-    """The machine at hand, as this process may use it now; looked at once per process."""
-    return detect_machine(llvm_host(), Path("/"), allowed_processors())
+    """The machine at hand, as this process may use it now, with what was measured on it; looked at once per process."""
+    machine = detect_machine(llvm_host(), Path("/"), allowed_processors())
+    return with_measurements(machine, measured(cpu_model(), machine.cores))
 
 
 def llvm_host() -> LlvmHost:
@@ -77,14 +81,16 @@ def detect_machine(llvm: LlvmHost, root: Path, affinity: frozenset[int]) -> Mach
     )
 
 
-def cpu_model(root: Path = Path("/")) -> str:
-    """The name by which the vendor sells the CPU, for people; never used to decide anything."""
+def with_measurements(machine: Machine, figures: Mapping[str, Any] | None) -> Machine:
+    """The machine with what `tilewright doctor --measure` has kept for it; figures of vectors of another width, or of another form, are
+    left out."""
+    if figures is None or figures.get("vector_bits") != machine.vector_bits:
+        return machine
     try:
-        lines = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Hardware")))
-    return next(filter(None, names), "") or platform.processor() or platform.machine()
+        one, together = Peaks(**figures["one"]), Peaks(**figures["all"])
+        return replace(machine, peaks=one, together=together, fork_us=float(figures["fork_us"]))
+    except (KeyError, TypeError, ValueError):
+        return machine
 
 
 def _table_l3(row: CpuRow, cores: int) -> CacheLevel | None:

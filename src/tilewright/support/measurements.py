@@ -12,15 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.support.atomic import atomic_write
+from tilewright.support.settings import current_settings
 
 FILE = "measured.json"
 
 
 def measurements_path() -> Path:
-    """The file, in the folder for configuration of this system's user, such as `~/.config/tilewright/measured.json`."""
-    from platformdirs import user_config_path
+    """The file: in the folder of the setting `config_dir`, else in that of this system's user, such as
+    `~/.config/tilewright/measured.json`."""
+    folder = current_settings().config_dir
+    if folder is None:
+        from platformdirs import user_config_path
 
-    return user_config_path("tilewright", appauthor=False) / FILE
+        folder = user_config_path("tilewright", appauthor=False)
+    return folder / FILE
 
 
 def cpu_model(root: Path = Path("/")) -> str:
@@ -43,7 +48,6 @@ def keep_measured(model: str, cores: int, figures: Mapping[str, Any], path: Path
     """Keep figures in place of older ones; the path of the file. Raises OSError where it cannot be written."""
     path = path or measurements_path()
     entries = {**_read(path), _key(model, cores): dict(figures)}
-    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path, durable=False) as file:
         file.write(json.dumps(entries, indent=2, sort_keys=True).encode())
     return path

@@ -164,6 +164,12 @@ class Settings:
     cache_limit_mb: int = _setting(
         4096, _integer(1), "Size of the cache in MB (10^6 bytes) past which the entries used longest ago are removed.", changes_code=False
     )
+    config_dir: Path | None = _setting(
+        None,
+        _optional(Kind("path", _check_path), "the system's folder for configuration"),
+        "Folder of what `tilewright doctor --measure` has measured on this machine, which the target `cpu` takes into account.",
+        changes_code=False,
+    )
     precision: str = _setting(
         "default",
         _choice("default", "strict"),
