@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.compiled_graphs import check, f32, module
 from tests.graph.ops.kernels import check_operator, run_definition, types_of
 from tilewright.graph.ops.ordering import CumulativeScan, ReverseSequence, Sort, TopK
 from tilewright.ir import dtypes
@@ -64,6 +65,46 @@ def test_sort_is_stable(descending: bool) -> None:
     values, indices = check_operator(Sort(1, descending), [x])
     np.testing.assert_array_equal(indices, np.argsort(-x if descending else x, axis=1, kind="stable"))
     np.testing.assert_array_equal(values, np.take_along_axis(x, indices, 1))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint32", "int64", "uint64"])
+def test_long_lines_are_sorted_by_their_digits(dtype: str, descending: bool) -> None:
+    rng = np.random.default_rng(5)
+    kind = dtypes.BY_NAME[dtype]
+    if kind.is_float:
+        x = np.where(rng.random((2, 90)) < 0.2, 0.0, rng.normal(size=(2, 90)) * 1000).astype(kind.numpy)
+        x[0, :6] = np.array([0.0, -0.0, np.inf, -np.inf, -0.0, 0.0])
+    else:
+        x = rng.integers(0 if kind.kind == "uint" else -100, 100, (2, 90)).astype(kind.numpy)
+        x[0, :2] = (kind.lowest, kind.highest)
+    values, indices = check_operator(Sort(1, descending), [x])
+    wide = x.astype(np.float64)
+    np.testing.assert_array_equal(np.signbit(values.astype(np.float64)), np.signbit(np.take_along_axis(wide, indices, 1)))
+    check_operator(Sort(1, descending), [x], [tensor(kind, (size("n"), size("m")))])
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_compiled_selections_of_long_lines(largest: bool) -> None:
+    """Runs in which nothing is better, ties at their borders, and counts that a heap or digits are chosen for."""
+    rng = np.random.default_rng(6)
+    x = rng.integers(-40, 40, (3, 1500)).astype(np.float32)
+    x[0] = 7
+    x[1, 1499] = np.inf if largest else -np.inf
+    for k in (1, 5, 400, 1500):
+        check(module([f32(3, 1500)], lambda g, v, k=k: g.emit(TopK(const(k), 1, largest), v)), [x])
+    n, m = size("n"), size("m")
+    chosen = module([f32(n, m)], lambda g, v: (*g.emit(Sort(1, largest), v), *g.emit(Sort(0, largest), v)))
+    check(chosen, [x], [x[:2, :64]], [x[:2, :65]], [x[:1, :1]], [x[:0]], [x[:, :0]])
+
+
+@pytest.mark.parametrize("columns", [1, 7, 16, 33, 513, 1100])
+def test_compiled_scans_of_columns(columns: int) -> None:
+    x = np.random.default_rng(7).integers(-9, 9, (2, 5, columns)).astype(np.float32)
+    for scan in (CumulativeScan("sum", 1), CumulativeScan("max", 1, True, True), CumulativeScan("sum", 0)):
+        check(module([f32(2, 5, columns)], lambda g, v, scan=scan: (g.one(scan, v),)), [x])
+        n = size("n")
+        check(module([f32(2, 5, n)], lambda g, v, scan=scan: (g.one(scan, v),)), [x], [x[:, :, :0]])
 
 
 @FEW

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,13 +13,18 @@ from tilewright.graph.node import Array, Operator
 from tilewright.graph.ops.elementwise import expect_inputs
 from tilewright.graph.ops.heap import Entry, Heap
 from tilewright.graph.ops.positions import clamped, expect_indices
+from tilewright.graph.ops.radix import FEW, key_dtype, radix_sort, sort_key
 from tilewright.graph.ops.scalars import arithmetic_dtype, scalar_binary, widened
 from tilewright.graph.shapes import normalize_axis
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, as_expr, cast, const, equal, less, logical_and, logical_or, select
+from tilewright.ir.expr import Expr, as_expr, cast, ceildiv, const, equal, less, logical_and, logical_or, maximum, minimum, select
 from tilewright.ir.types import TensorType
 from tilewright.kernel.builder import COMBINERS, KernelBuilder, StmtBuilder, Tensor
 from tilewright.support.errors import TypeRuleError
+
+LOCAL_LINE = 1024  # elements of a line that is sorted on the stack
+COLUMNS = 512  # lines of a scan that are walked side by side
+RUN, LANES = 128, 16  # elements of which a longer line is looked through at once, and side by side
 
 
 def _expect_ordered(name: str, type_: TensorType) -> None:
@@ -29,7 +35,7 @@ def _expect_ordered(name: str, type_: TensorType) -> None:
 @dataclass(frozen=True, slots=True, eq=False)
 class TopK(Operator):
     """(x) -> (values, int64 indices) of the `k` largest or smallest elements along `axis`, best first; of equal ones the lower index first.
-    O(n log k). The order of NaN is not defined. k must not exceed the axis."""
+    O(n log k), or O(n) where k is a good part of a constant n. The order of NaN is not defined. k must not exceed the axis."""
 
     name: ClassVar[str] = "top_k"
     k: Expr
@@ -88,39 +94,118 @@ def _sorted_arrays(x: Array, axis: int, count: int, descending: bool) -> tuple[A
 
 
 def _select(k: KernelBuilder, name: str, x: Tensor, axis: int, count: Expr, descending: bool) -> tuple[Tensor, ...]:
-    """The `count` best of each line, sorted: a heap of the best so far, the worst of them at its root."""
+    """The `count` best of each line, sorted: by digits where most of a line is wanted and it is not short, else by a heap of the best so
+    far, the worst of them at its root."""
     axis = axis % x.rank
     dim = x.shape[axis]
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-
-    def worse(a: Entry, b: Entry) -> Expr:
-        first, second = widened(a[0]), widened(b[0])
-        behind = less(first, second) if descending else less(second, first)
-        return logical_or(behind, logical_and(equal(first, second), a[1] > b[1]))
+    domain = (*x.shape[:axis], *x.shape[axis + 1 :])
+    most = count is dim or (count.is_const and dim.is_const and bool(count.value * 4 >= dim.value))
+    radix = most and not (dim.is_const and dim.value <= FEW)
+    width = key_dtype(arithmetic_dtype(x.dtype))
+    local = dim.is_const and bool(dim.value <= LOCAL_LINE)
 
     def body(s: StmtBuilder, outs: tuple[Tensor, ...], *point: Expr) -> None:
-        values, indices = outs
+        values, indices = outs[:2]
 
         def place(position: Expr) -> tuple[Expr, ...]:
             return (*point[:axis], position, *point[axis:])
 
-        def put(position: Expr, entry: Entry) -> None:
-            s.store(values, place(position), entry[0])
-            s.store(indices, place(position), entry[1])
+        def by_digits() -> None:
+            keys, order = (s.local("keys", width, (2, dim)), s.local("order", dtypes.int64, (2, dim))) if local else outs[2:]
+            line = () if local else point
+            half = radix_sort(
+                s,
+                dim,
+                lambda j: sort_key(widened(x[place(j)]), descending),
+                lambda half, j: (keys, (*line, half, j)),
+                lambda half, j: (order, (*line, half, j)),
+            )
+            with s.loop("j", count) as j:
+                found = s.let("found", order[(*line, half, j)])
+                s.store(indices, place(j), found)
+                s.store(values, place(j), x[place(found)])
 
-        heap = Heap(s, lambda position: (values[place(position)], indices[place(position)]), put, worse)
-        with s.loop("j", count) as j:
-            put(j, (x[place(j)], j))
-        heap.build(count)
-        if count is not dim:
-            with s.when(count > 0), s.loop("j", dim - count) as j:
-                item = (s.let("value", x[place(count + j)]), s.let("index", count + j))
-                with s.when(worse(heap.get(const(0)), item)):
-                    heap.sift_down(const(0), count, item)
-        heap.sort(count)
+        if not radix:
+            _by_heap(s, x, (values, indices), place, count, dim, axis == x.rank - 1, descending)
+        elif dim.is_const:
+            by_digits()
+        else:
+            with s.when(dim <= FEW):
+                _by_heap(s, x, (values, indices), place, count, dim, False, descending)
+            with s.otherwise():
+                by_digits()
 
-    domain = (*x.shape[:axis], *x.shape[axis + 1 :])
-    return k.opaque(name, [TensorType(x.dtype, shape), TensorType(dtypes.int64, shape)], domain, body)
+    made = [TensorType(x.dtype, shape), TensorType(dtypes.int64, shape)]
+    if radix and not local:
+        made += [TensorType(width, (*domain, const(2), dim)), TensorType(dtypes.int64, (*domain, const(2), dim))]
+    return k.opaque(name, made, domain, body)[:2]
+
+
+def _by_heap(
+    s: StmtBuilder,
+    x: Tensor,
+    outs: tuple[Tensor, Tensor],
+    place: Callable[[Expr], tuple[Expr, ...]],
+    count: Expr,
+    dim: Expr,
+    in_order: bool,
+    descending: bool,
+) -> None:
+    """The `count` best of the line whose element i is x[place(i)], of `dim` elements. in_order: they lie next to each other."""
+    values, indices = outs
+
+    def before(a: Expr, b: Expr) -> Expr:
+        return less(b, a) if descending else less(a, b)
+
+    def worse(a: Entry, b: Entry) -> Expr:
+        first, second = widened(a[0]), widened(b[0])
+        return logical_or(before(second, first), logical_and(equal(first, second), a[1] > b[1]))
+
+    def put(position: Expr, entry: Entry) -> None:
+        s.store(values, place(position), entry[0])
+        s.store(indices, place(position), entry[1])
+
+    heap = Heap(s, lambda position: (values[place(position)], indices[place(position)]), put, worse)
+
+    def offer(j: Expr) -> None:
+        item = (s.let("value", x[place(j)]), s.let("index", j))
+        with s.when(worse(heap.get(const(0)), item)):
+            heap.sift_down(const(0), count, item)
+
+    with s.loop("j", count) as j:
+        put(j, (x[place(j)], j))
+    heap.build(count)
+    if count is not dim:
+        runs = (dim - count) // RUN if in_order else const(0)
+        with s.when(count > 0):
+            if in_order:
+                with s.loop("run", runs) as run:
+                    start = s.let("start", count + run * RUN)
+                    best = _best_of_run(s, lambda j: widened(x[place(start + j)]), before, descending)
+                    # Elements behind those of the heap are never better where they are equal.
+                    with s.when(before(best, widened(values[place(const(0))]))), s.loop("j", RUN) as j:
+                        offer(start + j)
+            with s.loop("j", dim - count - runs * RUN) as j:
+                offer(count + runs * RUN + j)
+    heap.sort(count)
+
+
+def _best_of_run(s: StmtBuilder, read: Callable[[Expr], Expr], before: Callable[[Expr, Expr], Expr], descending: bool) -> Expr:
+    """The best of RUN elements, found in lanes: by it most of a long line is passed over. NaNs are no better than anything."""
+    dtype = read(const(0)).dtype
+    worst = const(dtype.lowest if descending else dtype.highest, dtype)
+    lanes = s.local("lanes", dtype, (LANES,))
+    best = s.local("best", dtype, ())
+    with s.loop("lane", LANES, "vectorized") as lane:
+        s.store(lanes, (lane,), worst)
+    with s.loop("part", RUN // LANES, "unrolled") as part, s.loop("lane", LANES, "vectorized") as lane:
+        candidate = read(part * LANES + lane)
+        s.store(lanes, (lane,), select(before(candidate, lanes[lane]), candidate, lanes[lane]))
+    s.store(best, (), worst)
+    with s.loop("lane", LANES, "vectorized") as lane:
+        s.store(best, (), (maximum if descending else minimum)(best[()], lanes[lane]))
+    return best[()]
 
 
 _ACCUMULATE: dict[str, Callable[..., Any]] = {
@@ -170,19 +255,40 @@ class CumulativeScan(Operator):
         (x,) = inputs
         axis = self.axis % x.rank
         wide = arithmetic_dtype(x.dtype)
+        identity = COMBINERS[self.fn].identity(wide)
+        columns = x.shape[-1]
+        # Other axes than the last: neighbouring columns side by side, so that memory is walked in order.
+        width = COLUMNS if not columns.is_const else min(COLUMNS, -(-int(columns.value) // LANES) * LANES)
+        if axis == x.rank - 1 or columns is const(1) or columns is const(0):
+            width = 1
 
         def body(s: StmtBuilder, outs: tuple[Tensor, ...], *point: Expr) -> None:
-            total = s.local("total", wide, (), COMBINERS[self.fn].identity(wide))
-            with s.loop("j", x.shape[axis]) as j:
-                position = x.shape[axis] - 1 - j if self.reverse else j
-                at = (*point[:axis], position, *point[axis:])
-                if self.exclusive:
-                    s.store(outs[0], at, cast(x.dtype, total[()]))
-                s.store(total, (), scalar_binary(_STEP[self.fn], total[()], widened(x[at])))
-                if not self.exclusive:
-                    s.store(outs[0], at, cast(x.dtype, total[()]))
+            total = s.local("total", wide, (width,))
 
-        return k.opaque("cumulative_scan", [TensorType(x.dtype, x.shape)], (*x.shape[:axis], *x.shape[axis + 1 :]), body)
+            def step(j: Expr, lane: Expr) -> None:
+                position = x.shape[axis] - 1 - j if self.reverse else j
+                outer = point[:-1] if width > 1 else point
+                own = (point[-1] * width + lane,) if width > 1 else ()
+                at = (*outer[:axis], position, *outer[axis:], *own)
+                with ExitStack() as only:
+                    if width > 1:
+                        only.enter_context(s.when(own[0] < columns))
+                    if self.exclusive:
+                        s.store(outs[0], at, cast(x.dtype, total[lane]))
+                    s.store(total, (lane,), scalar_binary(_STEP[self.fn], total[lane], widened(x[at])))
+                    if not self.exclusive:
+                        s.store(outs[0], at, cast(x.dtype, total[lane]))
+
+            lanes = min(width, LANES)
+            with s.loop("c", width // lanes) as part, s.loop("c", lanes, "vectorized") as lane:
+                s.store(total, (part * lanes + lane,), identity)
+            with s.loop("j", x.shape[axis]) as j, s.loop("c", width // lanes) as part, s.loop("c", lanes, "vectorized") as lane:
+                step(j, part * lanes + lane)
+
+        domain = (*x.shape[:axis], *x.shape[axis + 1 :])
+        if width > 1:
+            domain = (*domain[:-1], ceildiv(columns, const(width)))
+        return k.opaque("cumulative_scan", [TensorType(x.dtype, x.shape)], domain, body)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

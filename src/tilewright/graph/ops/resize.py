@@ -146,7 +146,8 @@ class Resize(Operator):
             place[a] = k.compute(
                 "position", (axes[a].target,), lambda i, a=a, last=last: minimum(maximum(position(axes[a], i), const(0, _F32)), last)
             )
-        low = {a: k.compute("low", (axes[a].target,), lambda i, a=a: cast(dtypes.int64, call("floor", place[a][i]))) for a in active}
+        # Positions as int32, which vector units convert and gather by in half the time of int64.
+        low = {a: k.compute("low", (axes[a].target,), lambda i, a=a: cast(dtypes.int32, call("floor", place[a][i]))) for a in active}
 
         def value(*i: Expr) -> Expr:
             total = _wide(const(0, x.dtype))
@@ -155,7 +156,9 @@ class Resize(Operator):
                 for a, high in zip(active, corner):
                     base = low[a][i[a]]
                     fraction = place[a][i[a]] - cast(_F32, base)
-                    at[a] = minimum(base + 1, axes[a].source - 1) if high else base
+                    if high:
+                        base = minimum(base + const(1, dtypes.int32), cast(dtypes.int32, axes[a].source - 1))
+                    at[a] = cast(dtypes.int64, base)
                     share = fraction if high else const(1, _F32) - fraction
                     weight = share if weight is None else weight * share
                 term = _wide(x[tuple(at)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright.ir.expr import Op, walk
 from tilewright.kernel.nodes import Block, Store
 from tilewright.kernel.schedule.schedule import Schedule
@@ -9,13 +11,18 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.structure import (
     as_product,
     block_of,
+    extent_value,
     is_expensive,
     is_injective,
     is_movement,
     is_reduction,
+    spatial,
     value_loads,
     writes_output,
 )
+
+TABLE_OPERATIONS = 4  # from which on a value is worth keeping
+TABLE_USES = 32  # of each value, at least
 
 
 def inline_producers(s: Schedule) -> Schedule:
@@ -42,7 +49,19 @@ def _worth_inlining(s: Schedule, name: str) -> bool:
     reads = sum(load.attr in buffers for consumer in consumers for load in value_loads(consumer))
     if is_expensive(block) and (reads > 1 or len(consumers) > 1):
         return False
+    if all(is_injective(block_of(s, other)) for other in s.blocks()) and _is_table(block, consumers):
+        return False
     return all(_takes(consumer, block, reads) for consumer in consumers)
+
+
+def _is_table(block: Block, consumers: list[Block]) -> bool:
+    """A few values, not cheap, that every consumer reads again and again: positions and weights of a resize."""
+    points, operations = _points(block), sum(e.op is not Op.LOAD and bool(e.args) for e in walk(block.body.value))  # type: ignore[union-attr]
+    return operations >= TABLE_OPERATIONS and all(points * TABLE_USES <= _points(consumer) for consumer in consumers)
+
+
+def _points(block: Block) -> int:
+    return prod(extent_value(it.extent) for it in spatial(block))
 
 
 def _takes(consumer: Block, producer: Block, reads: int) -> bool:
