@@ -29,8 +29,10 @@ from tilewright.target.cpu.entry import RuntimeCheck, emit_entry
 from tilewright.target.cpu.groups import GroupCompiler
 from tilewright.target.cpu.llvm import llvm_target
 from tilewright.target.cpu.manifest import kernel_entry, target_entry
+from tilewright.target.cpu.rules.winograd_cost import CpuConvolutionCost
 from tilewright.target.cpu.thread_pool import thread_pool_object
 from tilewright.transform.block_channels import block_channels
+from tilewright.transform.choose_winograd import choose_winograd
 from tilewright.transform.decompose import open_composites
 from tilewright.transform.fold_batch_norm import fold_batch_norm
 from tilewright.transform.fold_constants import fold_constants
@@ -62,6 +64,7 @@ class GraphPass:
 
 def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
     """All passes in order, with the target's opinion where one asks for it."""
+    cost = CpuConvolutionCost(machine)
     return (
         GraphPass("sink_constants", sink_constants, 0, "first: constants that reach loop bodies can be folded and packed there"),
         GraphPass("simplify", simplify_graph, 1, "canonical form, which every pattern below is written in"),
@@ -75,6 +78,7 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
         GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
         GraphPass("block_channels", lambda f: block_channels(f, machine.lanes(32)), 3, "channels and elementwise users are in the open"),
         GraphPass("fold_blocked", fold_constants, 3, "biases and weights filled up to whole blocks"),
+        GraphPass("choose_winograd", lambda f: choose_winograd(f, cost), 3, "weights are constants of whole blocks, to be transformed", False),
         GraphPass("sink_folded", sink_constants, 0, "weights that only folding made constants reach the loops that use them"),
         GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards"),
         GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),
@@ -186,9 +190,9 @@ def make_manifest(
     checks: Sequence[RuntimeCheck],
     weights: int,
     source: Mapping[str, Any],
+    work: Mapping[str, Work],
 ) -> dict[str, Any]:
     """What the artifact says of itself: plain data."""
-    work: Mapping[str, Work],
     launches = [step for step in walk_steps(plan.steps) if isinstance(step, Launch)]
     return {
         "tilewright": tilewright.__version__,

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from tilewright.ir.affine import ZERO, add_scaled, linear, to_expr
 from tilewright.ir.expr import Expr, Op, const, free_vars, substitute, variables_in, walk
 from tilewright.ir.prove import at_most, larger, nonnegative, prove_equal, smaller
+from tilewright.ir.simplify import simplify
 from tilewright.kernel.nodes import Block, Buffer, For, If, Let, Seq, Stmt, Store, While
 from tilewright.kernel.spans import Extents, Span, span
 
@@ -129,6 +130,8 @@ def access_region(access: Access, bindings: Mapping[Expr, Expr], inner: Extents,
     memo: dict[Expr, Expr] = {}
     for index, size in zip(access.indices, access.buffer.shape, strict=True):
         bound = substitute(index, bindings, memo) if bindings else index
+        if _taken_apart(bound):
+            bound = simplify(bound, extents={**outer, **ranges})
         used = [v for v in variables_in(bound) if v in ranges]
         found = span(bound, ranges, outer)
         exact = exact and found is not None and found.exact and moving.isdisjoint(used)
@@ -136,6 +139,13 @@ def access_region(access: Access, bindings: Mapping[Expr, Expr], inner: Extents,
         dims.append(_dimension(found, size, outer))
         bounded.append(found is not None)
     return Region(access.buffer, tuple(dims), tuple(bounded), exact)
+
+
+@lru_cache(maxsize=4096)
+def _taken_apart(index: Expr) -> bool:
+    """Whether an index may be a flat number that was taken apart into quotient and remainder and put together again."""
+    ops = {node.op for node in walk(index)}
+    return Op.FLOORDIV in ops and Op.FLOORMOD in ops
 
 
 def _dimension(found: Span | None, size: Expr, outer: Extents) -> tuple[Expr, Expr]:

@@ -18,13 +18,26 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.graph.in_place import is_in_place
 from tilewright.graph.node import Function, GraphBuilder, Node, Origin, Parameter, Value, users_of, walk_nodes
-from tilewright.graph.ops import BindSize, BlockedConvolution, Call, Constant, Contract, Convolution, Fused, If, Loop, RefineShape, Reshape
+from tilewright.graph.ops import (
+    BindSize,
+    BlockedConvolution,
+    Call,
+    Constant,
+    Contract,
+    Convolution,
+    Fused,
+    If,
+    Loop,
+    RefineShape,
+    Reshape,
+    WinogradConvolution,
+)
 from tilewright.ir.expr import const
 from tilewright.ir.prove import equal_dims
 from tilewright.transform.patterns import Pattern, pattern_of
 
 STRUCTURAL = (Parameter, Constant, Reshape, RefineShape, BindSize, If, Loop, Call, Fused)
-PRODUCTS = (Contract, Convolution, BlockedConvolution)  # they read each element of their operands many times
+PRODUCTS = (Contract, Convolution, BlockedConvolution, WinogradConvolution)  # they read each element of their operands many times
 MAX_GROUP = 48  # nodes; bounds the size of one kernel's expressions
 
 

@@ -26,6 +26,7 @@ from tilewright.graph.ops.softmax import LogSoftmax, Softmax
 from tilewright.graph.ops.source import BindSize, Constant, ConstantData, Iota, RandomNormal, RandomUniform, SizeValue, constant
 from tilewright.graph.ops.tree import TreeEnsemble
 from tilewright.graph.ops.window import MaxPoolIndices, WindowReduce
+from tilewright.graph.ops.winograd import WinogradConvolution, WinogradWeights
 
 OPERATORS: dict[str, type[Operator]] = {
     operator.name: operator
@@ -37,7 +38,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Reduce, ArgReduce, WindowReduce, MaxPoolIndices,
         Softmax, LogSoftmax, LayerNorm, RmsNorm, InstanceNorm, GroupNorm, BatchNorm, Lrn,
         Gelu, HardSwish, Softplus, Attention,
-        Block, Unblock, BlockedConvolution,
+        Block, Unblock, BlockedConvolution, WinogradWeights, WinogradConvolution,
         If, Loop, Call, Fused,
         Gather, GatherElements, GatherNd, ScatterElements, ScatterNd,
         TopK, Sort, CumulativeScan, ReverseSequence,
@@ -125,6 +126,8 @@ __all__ = [
     "Unblock",
     "Unique",
     "WindowReduce",
+    "WinogradConvolution",
+    "WinogradWeights",
     "activation",
     "branch",
     "compress",

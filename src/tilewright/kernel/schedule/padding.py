@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.ir.affine import linear, shift, to_expr
-from tilewright.ir.expr import TRUE, Expr, Op, ceildiv, const, free_vars, less, load, minimum, select, substitute, transform
+from tilewright.ir.expr import TRUE, Expr, Op, ceildiv, const, free_vars, less, load, minimum, select, substitute, transform, walk
 from tilewright.ir.prove import at_most, prove_equal
 from tilewright.kernel.builder import COMBINERS
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, Kernel, Stmt, Store, map_stmt
@@ -175,8 +175,17 @@ def _clamped(nest: Nest, block: Block, position: int, extent: Expr, masked: bool
 
     memo: dict[Expr, Expr] = {}
 
+    def on_expr(e: Expr) -> Expr:
+        if masked or not any(n.op is Op.SELECT and it.var in free_vars(n.args[0]) and transform(n, visit, memo) is not n for n in walk(e)):
+            return transform(e, visit, memo)
+        # A load stays in its buffer under a condition on the iter: both use the clamped one, or the condition is no guard any more.
+        kept = {node: node for node in walk(e) if node.op is Op.LOAD and node.attr in own}
+        return substitute(e, {**clamp, **kept})
+
     def on_stmt(stmt: Stmt) -> Stmt:
-        return map_stmt(stmt, on_stmt, lambda e: transform(e, visit, memo))
+        if isinstance(stmt, Store):
+            return Store(stmt.buffer, stmt.indices, on_expr(stmt.value))
+        return map_stmt(stmt, on_stmt, on_expr)
 
     iters = (*block.iters[:position], BlockIter(it.var, extent, it.kind), *block.iters[position + 1 :])
     init = None if block.init is None else on_stmt(block.init)

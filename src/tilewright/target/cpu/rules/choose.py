@@ -16,6 +16,7 @@ from tilewright.target.cpu.rules.lanes import schedule_windows
 from tilewright.target.cpu.rules.reduction import schedule_rest
 from tilewright.target.cpu.rules.rowwise import schedule_rows
 from tilewright.target.cpu.rules.structure import as_product, block_of
+from tilewright.target.cpu.rules.winograd import schedule_winograd
 
 
 def schedule_kernel(
@@ -28,6 +29,10 @@ def schedule_kernel(
         return Schedule.of(kernel)  # tiles and fused loops would divide by the extents of loops that never run
     s = inline_producers(Schedule.of(kernel))
     names = frozenset(kernel.inputs[i].name for i in constants)
+    with suppress(ScheduleError), space.attempt():
+        winograd = schedule_winograd(s, names, machine, space)
+        if winograd is not None:
+            return winograd
     products = [name for name in s.blocks() if as_product(block_of(s, name)) is not None]
     for name in products:
         try:

@@ -1,0 +1,162 @@
+"""Winograd convolutions: transformed inputs of a group of tiles, their products with the weights, and results, while all is in cache.
+
+    parallel for a group of tiles:
+      transform the group's inputs                         [*n][C/lanes][tiles][lanes]
+      for a part of the output channels:
+        for each point: product of [tiles x C] and [C x part] in register tiles
+        transform the sums back, with whatever follows, into the output
+
+Where that leaves too few tasks, or the weights are large against the images, the inputs of all tiles are transformed first and tasks take
+groups of tiles and parts of the output channels. Transforms are straight code on vectors of channels, everything in them unrolled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.ir.expr import Expr, Op, walk
+from tilewright.kernel.nodes import Store
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.schedule.space import Space
+from tilewright.machine.description import Machine
+from tilewright.target.cpu.rules.elementwise import parallelise
+from tilewright.target.cpu.rules.packing import pack_operand
+from tilewright.target.cpu.rules.structure import (
+    Product,
+    as_product,
+    block_of,
+    extent_value,
+    is_injective,
+    spatial,
+    value_loads,
+    writes_output,
+)
+from tilewright.target.cpu.rules.winograd_cost import Work, plan_cost, plans, products_cost, register_tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The three blocks of a Winograd convolution, the product's operand that are the weights, and results of a tile along each axis."""
+
+    inputs: str
+    product: str
+    output: str
+    weights: Expr
+    tile: tuple[int, ...]
+
+
+def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, space: Space) -> Schedule | None:
+    """The kernel of a Winograd convolution; None when it is none, or its weights are no constant."""
+    found = find_blocks(s)
+    if found is None or found.weights.attr.name not in constants:
+        return None
+    block = block_of(s, found.product)
+    *points, parts, tiles, lane = (extent_value(it.extent, 64) for it in spatial(block))
+    depth = prod(extent_value(it.extent) for it in block.iters if it.kind == "reduction")
+    work = Work(tuple(points), tiles, depth, parts, lane)
+    tile = space.choose(
+        f"{found.product}.tile",
+        register_tiles(work, machine),
+        lambda pair: products_cost(work, pair, machine),
+        "cycles of products in register tiles of so many tiles and vectors",
+    )
+    plan = space.choose(
+        f"{found.product}.group",
+        plans(work, tile[0]),
+        lambda option: plan_cost(work, tile, option, machine),
+        "cycles with so many tiles at once, inputs transformed with them (True) or all before (False)",
+    )
+    return _scheduled(s, found, *tile, *plan)
+
+
+def find_blocks(s: Schedule) -> Blocks | None:
+    """The blocks of a product between transforms: one operand is computed by an injective block, and one injective block reads the sums,
+    several for each of its points."""
+    for name in s.blocks():
+        product = as_product(block_of(s, name))
+        consumers = s.consumers(name)
+        if product is None or len(consumers) != 1 or writes_output(s, name):
+            continue
+        output = block_of(s, consumers[0])
+        sums = s.nest.outputs(name)[0]
+        reads = [load for load in value_loads(output) if load.attr is sums]
+        if not (is_injective(output) and writes_output(s, consumers[0]) and len(reads) > 1):
+            continue
+        made = _made(s, product)
+        points = len(spatial(block_of(s, name))) - 3
+        if made is None or len(spatial(output)) != points + 3:
+            continue
+        tile = tuple(_divisor(output.body, it.var) for it in spatial(output)[2:-1])
+        return Blocks(made[0], name, consumers[0], made[1], tile)
+    return None
+
+
+def _made(s: Schedule, product: Product) -> tuple[str, Expr] | None:
+    """The block that makes one operand, and the other operand."""
+    for own, other in ((product.left, product.right), (product.right, product.left)):
+        writers = s.nest.writers(own.attr)
+        if len(writers) == 1 and is_injective(block_of(s, writers[0])) and other.attr in s.kernel.inputs:
+            return writers[0], other
+    return None
+
+
+def _divisor(body: object, variable: Expr) -> int:
+    """The constant by which the value divides an iter: results in a tile."""
+    if not isinstance(body, Store):
+        return 1
+    divisions = (e for e in walk(body.value) if e.op is Op.FLOORDIV and e.args[0] is variable and e.args[1].is_const)
+    return max((int(e.args[1].value) for e in divisions), default=1)
+
+
+def _scheduled(s: Schedule, blocks: Blocks, rows: int, vectors: int, group: int, together: bool) -> Schedule:
+    product = block_of(s, blocks.product)
+    axes = len(blocks.tile)
+    # tiles past the last one are computed like it and never read
+    s = s.pad(blocks.inputs, axes + 1, group).pad(blocks.product, axes + 1, group)
+    own = spatial(product)[-1]
+    s = pack_operand(s, blocks.product, blocks.weights, blocks.weights.attr.name, own, extent_value(own.extent))
+    s, (copy, *_) = s.cache_write(blocks.product, "local")
+    n, channel, *space, lane = s.loops_of(blocks.output)
+    outer, inner = [], []
+    for loop, m in zip(space, blocks.tile, strict=True):
+        if m == 1:
+            outer.append(loop)
+            continue
+        s, (tile, within) = s.split(loop, m)
+        outer.append(tile)
+        inner.append(within)
+    s = s.reorder(n, *outer, channel, lane, *inner)
+    s, tiles = s.fuse(n, *outer)
+    s, (chunk, tile) = s.split(tiles, group)
+    s, (part, vector) = s.split(channel, vectors)
+    s = s.reorder(chunk, part, vector, tile, lane, *inner)
+    s = _place_product(s, blocks.product, copy, part, rows)
+    made = s.loops_of(blocks.inputs)
+    if together:
+        s, made = s.compute_at(blocks.inputs, chunk)
+    *points, depth, images, own_lane = made
+    s = s.reorder(depth, images, own_lane, *points)
+    s = s.vectorize(own_lane)
+    s = s.vectorize(lane)
+    for loop in (*points, *inner):
+        s = s.unroll(loop)
+    if together:
+        return parallelise(s, [chunk])
+    s = parallelise(s, [depth, images])
+    return parallelise(s, [chunk, part])
+
+
+def _place_product(s: Schedule, product: str, copy: str, part: str, rows: int) -> Schedule:
+    """The sums of one part of the output channels, point by point, in register tiles of `rows` tiles."""
+    s, (*points, vector, tiles, lane) = s.compute_at(copy, part)
+    s, (row_tile, row) = s.split(tiles, rows)
+    s = s.reorder(*points, row_tile, vector, row, lane)
+    s, made = s.compute_at(product, row_tile)
+    at, (own_vector, own_row, own_lane, depth, channel) = made[: len(points)], made[len(points) :]
+    s = s.reorder(*at, depth, channel, own_row, own_vector, own_lane)
+    s = s.vectorize(own_lane).vectorize(lane)
+    for loop in (own_row, own_vector, row, vector):
+        s = s.unroll(loop)
+    s, _ = s.decompose_reduction(product, depth)
+    return s

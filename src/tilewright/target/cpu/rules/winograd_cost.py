@@ -1,0 +1,129 @@
+"""What Winograd convolutions cost on a CPU, in cycles, by the description of the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.machine.description import Machine, estimated_peaks
+from tilewright.target.cpu.rules.registers import MOST_ACCUMULATORS
+from tilewright.transform.choose_winograd import DenseConvolution
+
+OVERLAP = 0.4  # share of the shorter of computing and reading weights that is not hidden behind the longer (measured: docs/decisions/011)
+FORK_CYCLES = 5000.0  # of one more parallel loop
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Extents of a Winograd convolution. depth: input channels. parts: vectors of output channels."""
+
+    points: tuple[int, ...]
+    tiles: int
+    depth: int
+    parts: int
+    lanes: int
+
+
+def register_tiles(work: Work, machine: Machine) -> list[tuple[int, int]]:
+    """Rows (tiles) and vectors (of output channels) that fit the registers."""
+    found = []
+    for vectors in range(1, 5):
+        if work.parts % vectors:
+            continue
+        for rows in range(1, min(work.tiles, MOST_ACCUMULATORS) + 1):
+            if rows * vectors <= MOST_ACCUMULATORS and rows * vectors + vectors + 1 <= machine.vector_registers:
+                found.append((rows, vectors))
+    return found
+
+
+def plans(work: Work, rows: int) -> list[tuple[int, bool]]:
+    """Tiles at once, a multiple of `rows` and few of each magnitude; and whether their inputs are transformed with them."""
+    most = -(-work.tiles // rows)
+    counts = [1]
+    while counts[-1] < most:
+        counts.append(min(most, max(counts[-1] + 1, counts[-1] * 5 // 4)))
+    return [(rows * count, together) for count in counts for together in (True, False)]
+
+
+def products_cost(work: Work, tile: tuple[int, int], machine: Machine) -> float:
+    """Cycles of the products: multiply-adds, more where there are too few accumulators to hide their latency, loads that are not shared,
+    and weights that do not stay in the first-level cache from one register tile to the next."""
+    rows, vectors = tile
+    padded = -(-work.tiles // rows) * rows
+    adds = prod(work.points) * padded * work.depth * work.parts / machine.fma_units
+    hide = 1.5 * machine.fma_units * machine.fma_latency
+    kept = 4 * work.depth * vectors * work.lanes <= machine.l1d.size // 2  # weights of one point and part
+    again = 0.0 if kept else weight_bytes(work) * (padded // rows - 1) / bytes_per_cycle(estimated_peaks(machine).l2, machine)
+    return adds * max(1.0, hide / (rows * vectors)) * (1 + 0.3 * (1 / rows + 0.5 / vectors)) + OVERLAP * again
+
+
+def plan_cost(work: Work, tile: tuple[int, int], plan: tuple[int, bool], machine: Machine) -> float:
+    """Cycles with groups of so many tiles, transformed together or not: the mean of one thread's and of all cores' sum, since how many run
+    is not known when compiling."""
+    peaks = estimated_peaks(machine)
+    group, together = plan
+    groups = -(-work.tiles // group)
+    tasks = groups if together else groups * work.parts // tile[1]
+    waste = groups * group / work.tiles
+    points = prod(work.points)
+    images = 4 * points * group * work.depth * (1 if together else groups)  # bytes of transformed inputs that must last
+    sums = 4 * points * group * tile[1] * work.lanes
+    own = weight_bytes(work)
+    kept = machine.l2.size * 3 // 4
+    adds = products_cost(work, tile, machine) * waste
+    reads = own * groups / bytes_per_cycle(peaks.l2 if own + images + sums <= kept else level_bandwidth(own, machine), machine)
+    moved = 2 * 4 * points * work.tiles * work.depth / bytes_per_cycle(peaks.l3 if images + sums > kept else peaks.l2, machine)
+    total = max(adds, reads) + OVERLAP * min(adds, reads) + moved + transform_cycles(work, machine) * waste
+    balance = -(-tasks // machine.cores) * machine.cores / tasks
+    return total * (1 + balance) / 2 + (0.0 if together else FORK_CYCLES)
+
+
+def weight_bytes(work: Work) -> int:
+    """Bytes of the transformed weights."""
+    return 4 * prod(work.points) * work.depth * work.parts * work.lanes
+
+
+def transform_cycles(work: Work, machine: Machine) -> float:
+    """Cycles of transforming inputs and sums: for each point a load, a store, and two multiply-adds along each axis."""
+    vectors = work.tiles * (work.depth / work.lanes + work.parts)
+    return vectors * prod(work.points) * (2 + 2 * len(work.points) / machine.fma_units)
+
+
+def level_bandwidth(size: int, machine: Machine) -> float:
+    """GB/s at which so many bytes are read again and again."""
+    peaks = estimated_peaks(machine)
+    if size <= machine.l2.size // 2:
+        return peaks.l2
+    return peaks.l3 if machine.l3 is not None and size <= machine.l3.size else peaks.memory
+
+
+def bytes_per_cycle(bandwidth: float, machine: Machine) -> float:
+    """A bandwidth in GB/s at the clock at which the machine reaches its peak."""
+    return bandwidth * 2 * machine.lanes(32) * machine.fma_units / estimated_peaks(machine).f32
+
+
+@dataclass(frozen=True, slots=True)
+class CpuConvolutionCost:
+    """The costs that choosing between direct and Winograd convolutions asks for."""
+
+    machine: Machine
+
+    def direct(self, convolution: DenseConvolution) -> float:
+        """Cycles of a direct convolution: its multiply-adds at 85% of the peak, and reading its weights."""
+        machine, lanes = self.machine, self.machine.lanes(32)
+        points, weights = (
+            prod(convolution.space) * convolution.images,
+            convolution.channels * convolution.outputs * prod(convolution.window),
+        )
+        adds = points * weights / (lanes * machine.fma_units) / 0.85
+        reads = 4 * weights / bytes_per_cycle(level_bandwidth(4 * weights, machine), machine)
+        return max(adds, reads) + OVERLAP * min(adds, reads)
+
+    def winograd(self, convolution: DenseConvolution, tile: tuple[int, ...]) -> float:
+        """Cycles of the best schedule with tiles of so many results."""
+        lanes = self.machine.lanes(32)
+        points = tuple(m + r - 1 for m, r in zip(tile, convolution.window, strict=True))
+        tiles = convolution.images * prod(-(-size // m) for size, m in zip(convolution.space, tile, strict=True))
+        work = Work(points, tiles, convolution.channels, convolution.outputs // lanes, lanes)
+        register_tile = min(register_tiles(work, self.machine), key=lambda pair: products_cost(work, pair, self.machine))
+        return min(plan_cost(work, register_tile, plan, self.machine) for plan in plans(work, register_tile[0]))

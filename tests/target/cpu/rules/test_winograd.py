@@ -1,0 +1,123 @@
+"""The schedule of Winograd convolutions: results stay at every point of its space, and the structure that makes it fast is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from tests.compiled_graphs import f32, function
+from tilewright.graph.node import GraphBuilder, Value
+from tilewright.graph.ops import Binary, WinogradConvolution, constant
+from tilewright.ir.expr import Expr, size
+from tilewright.ir.types import as_shape, bind_shape
+from tilewright.kernel.interpreter import interpret
+from tilewright.kernel.lower.pipeline import lower
+from tilewright.kernel.nodes import For, Kernel, walk_stmts
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.schedule.space import Space
+from tilewright.kernel.verify import verify
+from tilewright.machine.targets import named_machine
+from tilewright.target.cpu.rules.choose import schedule_kernel
+from tilewright.target.cpu.rules.inline import inline_producers
+from tilewright.target.cpu.rules.winograd import find_blocks
+from tilewright.transform.fuse import fuse
+from tilewright.transform.lower_groups import lower_group
+
+N = size("N")
+WEIGHTS = frozenset({1})
+
+
+def kernel_of(tile: tuple[int, ...], shape: tuple[Expr | int, ...], outputs: int, *, pad: int = 1, residual: bool = True) -> Kernel:
+    """A convolution by Winograd with bias, residual and ReLU in one kernel. shape: [N, C / lanes, *S, lanes]."""
+    axes, lanes = len(tile), int(shape[-1])  # type: ignore[arg-type]
+    points = tuple(m + 2 for m in tile)
+    space = tuple(int(dim) + 2 * pad - 2 for dim in shape[2:-1])  # type: ignore[arg-type]
+    result = (shape[0], outputs // lanes, *space, lanes)
+
+    def body(g: GraphBuilder, x: Value, u: Value, b: Value, *more: Value) -> Sequence[Value]:
+        pads = as_shape((pad,) * axes)
+        y = g.one(Binary("add"), g.one(WinogradConvolution(tile, (3,) * axes, pads, pads, lanes), x, u), b)
+        for other in more:
+            y = g.one(Binary("add"), y, other)
+        return (g.one(Binary("max"), y, g.one(constant(np.float32(0)))),)
+
+    channels = int(shape[1]) * lanes  # type: ignore[arg-type]
+    types = [f32(*shape), f32(*points, channels, outputs), f32(outputs // lanes, *(1,) * axes, lanes)]
+    fused = fuse(function("p", [*types, f32(*result)] if residual else types, body))
+    (group,) = {value.node for value in fused.results}
+    return lower_group(group.op.body)
+
+
+def check(kernel: Kernel, schedule: Schedule, images: int = 2) -> None:
+    rng = np.random.default_rng(5)
+    sizes = {N: images}
+    inputs = [rng.uniform(-1, 1, bind_shape(b.shape, sizes)).astype(b.dtype.numpy) for b in kernel.inputs]
+    layouts = {layout.buffer: layout for layout in schedule.layouts}
+    packed = [layouts[b.name].pack(x) if b.name in layouts else x for b, x in zip(kernel.inputs, inputs, strict=True)]
+    for want, got in zip(interpret(kernel, inputs, sizes), interpret(schedule.kernel, packed, sizes), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize(("level", "lanes"), [("x86-64-v3", 8), ("x86-64-v4", 16)])
+@pytest.mark.parametrize("tile", [(2, 2), (4, 2)])
+def test_schedules_keep_results(tile: tuple[int, int], level: str, lanes: int) -> None:
+    kernel = kernel_of(tile, (1, 1, 5, 6, lanes), 2 * lanes)
+    space = Space()
+    schedule = schedule_kernel(kernel, WEIGHTS, named_machine(level), space=space)
+    assert [decision.name for decision in space.decisions] == ["winograd_product.tile", "winograd_product.group"]
+    assert [layout.buffer for layout in schedule.layouts] == ["x1"]
+    verify(schedule.kernel)
+    check(kernel, schedule)
+
+
+def test_one_axis_and_images_of_unknown_number() -> None:
+    for kernel in (kernel_of((4,), (N, 1, 11, 4), 8), kernel_of((2, 2), (N, 1, 4, 5, 4), 4, pad=0, residual=False)):
+        schedule = schedule_kernel(kernel, WEIGHTS, named_machine("x86-64-v2"))
+        assert schedule.layouts
+        check(kernel, schedule)
+
+
+@hypothesis_settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_every_point_of_the_space_keeps_results(data: st.DataObject) -> None:
+    shape = (data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2)), data.draw(st.integers(2, 7)), data.draw(st.integers(2, 7)), 4)
+    kernel = kernel_of((2, 2), shape, 4 * data.draw(st.integers(1, 4)))
+    machine = named_machine("x86-64-v2")
+    default = Space()
+    schedule_kernel(kernel, WEIGHTS, machine, space=default)
+    tile = data.draw(st.sampled_from(default.decisions[0].options))
+    partial = Space({"winograd_product.tile": tile})
+    schedule_kernel(kernel, WEIGHTS, machine, space=partial)
+    point = {"winograd_product.tile": tile, "winograd_product.group": data.draw(st.sampled_from(partial.decisions[1].options))}
+    schedule = schedule_kernel(kernel, WEIGHTS, machine, space=Space(point))
+    assert schedule.layouts, point
+    check(kernel, schedule)
+
+
+def test_the_blocks_are_found_by_what_they_compute() -> None:
+    kernel = kernel_of((4, 2), (1, 2, 8, 8, 4), 8)
+    found = find_blocks(inline_producers(Schedule.of(kernel)))
+    assert found is not None
+    assert found.tile == (4, 2)
+    assert found.weights.attr is kernel.inputs[1]
+
+
+def test_transforms_are_straight_code_and_scratch_belongs_to_tasks() -> None:
+    kernel = kernel_of((2, 2), (1, 4, 28, 28, 16), 64)
+    schedule = schedule_kernel(kernel, WEIGHTS, named_machine("x86-64-v4"), space=Space({"winograd_product.group": (28, True)} | TILE))
+    lowered = lower(schedule.kernel)
+    assert isinstance(lowered.body, For)
+    assert lowered.body.kind == "parallel"
+    sizes = {buffer.name: [int(dim.value) for dim in buffer.shape] for buffer in lowered.scratch}
+    assert sizes["winograd_input_1"] == [7, 4, 4, 4, 28, 16]  # of each task, which uses it again for all of its groups
+    assert sizes["winograd_product"][-2:] == [28, 16]
+    points = [loop for loop in walk_stmts(lowered.body) if isinstance(loop, For) and loop.kind == "unrolled" and loop.extent.value == 4]
+    assert points
+
+
+TILE = {"winograd_product.tile": (7, 2)}
