@@ -268,11 +268,11 @@ class CumulativeScan(Operator):
             def step(j: Expr, lane: Expr) -> None:
                 position = x.shape[axis] - 1 - j if self.reverse else j
                 outer = point[:-1] if width > 1 else point
-                own = (point[-1] * width + lane,) if width > 1 else ()
+                own: tuple[Expr, ...] = (point[-1] * width + lane,) if width > 1 else ()
                 at = (*outer[:axis], position, *outer[axis:], *own)
                 with ExitStack() as only:
-                    if width > 1:
-                        only.enter_context(s.when(own[0] < columns))
+                    for column in own:
+                        only.enter_context(s.when(column < columns))
                     if self.exclusive:
                         s.store(outs[0], at, cast(x.dtype, total[lane]))
                     s.store(total, (lane,), scalar_binary(_STEP[self.fn], total[lane], widened(x[at])))
