@@ -186,6 +186,20 @@ def test_rows_of_a_tile_are_not_the_batch() -> None:
     assert tile.row.extent is N
 
 
+@pytest.mark.parametrize(
+    ("spec", "left", "rows"),
+    [("bwk,kn->bwn", (N, 7, 64), 7), ("bwk,kn->bwn", (N, M, 64), M), ("bkt,kn->tbn", (N, 64, M), M), ("bwk,kn->bwn", (2, M, 64), M)],
+)
+def test_rows_are_along_an_axis_that_is_not_often_1(spec: str, left: tuple[object, ...], rows: object) -> None:
+    """Whatever its order in the result: the outermost axis of the operand is the batch."""
+    kernel = fused_kernel([f32(*left), f32(64, 256)], product(spec))
+    (found,) = [p for name in Schedule.of(kernel).blocks() if (p := as_product(block_of(Schedule.of(kernel), name))) is not None]
+    tile = choose_tile(found, frozenset({kernel.inputs[1].name}), named_machine("x86-64-v4"))
+    assert tile is not None
+    assert tile.row is not None
+    assert tile.row.extent is (const(rows) if isinstance(rows, int) else rows)
+
+
 def prefetches(kernel: Kernel) -> list[Prefetch]:
     return [stmt for stmt in walk_stmts(kernel.body) if isinstance(stmt, Prefetch)]
 

@@ -33,6 +33,7 @@ from tilewright.target.cpu.rules.structure import (
 )
 
 REPACK = 24.0  # vector multiply-adds that packing one vector of a panel while running costs
+LONG = 32  # rows from which on a longer axis makes no better tiles
 WORTH = 3.0  # cost from which on the product is better computed as a plain reduction
 TRANSPOSED_STORE = 24.0  # vector multiply-adds that storing one vector element by element costs
 
@@ -60,14 +61,25 @@ def choose_tile(product: Product, constants: frozenset[str], machine: Machine) -
     lanes = machine.lanes(block.body.buffer.dtype.bits)
     best: Tile | None = None
     best_cost = float("inf")
-    for panel, own, other in ((product.right, own_right, own_left), (product.left, own_left, own_right)):
-        # of axes that may be equally long the inner one: outer ones are batches, which are often 1
-        row = max(reversed(other), key=lambda it: (it is spatial(block)[-1], extent_value(it.extent))) if other else None
+    for panel, own, streamed, other in (
+        (product.right, own_right, product.left, own_left),
+        (product.left, own_left, product.right, own_right),
+    ):
+        # of axes that may be equally long the inner one
+        row = max(reversed(other), key=lambda it: (it is spatial(block)[-1], _expected(it, streamed))) if other else None
         for vector in own:
             cost, tile = _cost(block, panel, vector, row, constants, lanes, machine)
             if cost < best_cost:
                 best, best_cost = tile, cost
     return best if best_cost < WORTH else None
+
+
+def _expected(it: BlockIter, streamed: Expr) -> int:
+    """Rows to expect along an axis of the operand that rows are read from, as far as they matter. A size that is known only while running
+    may be 1, and most likely is where it is the operand's outermost axis: a batch."""
+    if it.extent.is_const:
+        return min(int(it.extent.value), LONG)
+    return min(extent_value(it.extent), LONG // 8 if uses(streamed.args[0], it.var) else LONG // 2)
 
 
 def _cost(
