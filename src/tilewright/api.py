@@ -25,7 +25,7 @@ from tilewright.runtime.artifact import load as load_artifact
 from tilewright.runtime.examples import hints_in
 from tilewright.runtime.executable import Executable, load
 from tilewright.support.cache import Cache, open_cache
-from tilewright.support.errors import ArtifactError, InternalError, SettingsError, TilewrightError
+from tilewright.support.errors import ArtifactError, InternalError, ScheduleError, SettingsError, TilewrightError
 from tilewright.support.file_hashes import file_hash
 from tilewright.support.hashing import content_hash, hash_tree
 from tilewright.support.host_limits import usable_memory
@@ -46,6 +46,7 @@ def compile(  # noqa: A001 (the name that users look for)
     *,
     target: str = "cpu",
     dims: Dims | None = None,
+    schedule: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     reporter: Progress | None = None,
     **settings: Any,
 ) -> Executable:
@@ -53,10 +54,11 @@ def compile(  # noqa: A001 (the name that users look for)
 
     model: path of an ONNX file, its bytes, or an `onnx.ModelProto`. target: `cpu` is this machine; see the targets page.
     dims: for symbolic dims by name a fixed size, a range `(low, high)`, or text `"low..high:multiple"`; others take any size.
+    schedule: schedules of some kernels, in place of the compiler's own: a file that `tilewright inspect --export` wrote, or its data.
     settings: any of the settings page, for this call only. Raises a TilewrightError that names the model's node.
     """
     chosen = current_settings().changed(**settings)
-    return Executable(make_artifact(model, target, dims, chosen, reporter).artifact, chosen.threads)
+    return Executable(make_artifact(model, target, dims, chosen, reporter, schedule).artifact, chosen.threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,16 @@ class Made:
     cached: bool
 
 
-def make_artifact(model: Any, target: str, dims: Dims | None, settings: Settings, progress: Progress | None = None) -> Made:
+def make_artifact(
+    model: Any,
+    target: str,
+    dims: Dims | None,
+    settings: Settings,
+    progress: Progress | None = None,
+    schedule: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+) -> Made:
     """What `compile` compiles, not loaded: it may be for another machine. Raises as `compile` does."""
+    given = read_schedule(schedule, settings)
     machine = target_machine(target)
     shown = progress or make_progress(settings.progress)
     ranges = {name: dim_range(name, value) for name, value in (dims or {}).items()}
@@ -76,7 +86,7 @@ def make_artifact(model: Any, target: str, dims: Dims | None, settings: Settings
     path = Path(model) if isinstance(model, (str, os.PathLike)) else None  # others are cheap to miss and costly to hash
     key = None
     if cache is not None and path is not None:
-        key = artifact_key(path, ranges, machine, settings, cache)
+        key = artifact_key(path, ranges, machine, settings, given, cache)
         found = None if settings.verify or key is None else cached_artifact(key, settings, cache)
         if found is not None:
             return Made(found, True)
@@ -85,8 +95,8 @@ def make_artifact(model: Any, target: str, dims: Dims | None, settings: Settings
     loaded = load_model(model)
     if cache is not None and path is not None and key is None:
         note_external_files(path, loaded, cache)
-        key = artifact_key(path, ranges, machine, settings, cache)
-    compiled = compile_loaded(loaded, ranges, machine, settings, cache, shown)
+        key = artifact_key(path, ranges, machine, settings, given, cache)
+    compiled = compile_loaded(loaded, ranges, machine, settings, cache, shown, given)
     if cache is not None and key is not None:
         keep(compiled, cache, key)
     return Made(compiled.artifact, False)
@@ -111,18 +121,46 @@ def fits(artifact: Artifact, settings: Settings) -> bool:
     return limit is None or artifact.weights.nbytes + (int(arena) if arena.isdecimal() else 0) <= limit
 
 
+def read_schedule(schedule: str | os.PathLike[str] | Mapping[str, Any] | None, settings: Settings) -> Mapping[str, Any] | None:
+    """The data of given schedules. Raises ScheduleError for a file that cannot be read or is no JSON, SettingsError where nothing is
+    scheduled."""
+    if schedule is None:
+        return None
+    if settings.opt_level < 3:
+        raise SettingsError(
+            "a schedule is given, and nothing is scheduled", where=f"opt_level={settings.opt_level}", hint="leave opt_level at 3"
+        )
+    if isinstance(schedule, Mapping):
+        return schedule
+    try:
+        found = json.loads(Path(schedule).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScheduleError(f"'{schedule}' cannot be opened: {error.strerror}", hint="check the path of the schedules") from None
+    except ValueError as error:
+        raise ScheduleError(f"'{schedule}' is no JSON: {error}", hint="`tilewright inspect MODEL --export FILE` writes one") from None
+    return found if isinstance(found, Mapping) else {"kernels": found}
+
+
 def compile_loaded(
-    loaded: LoadedModel, dims: Mapping[str, DimRange | int], machine: Machine, settings: Settings, cache: Cache | None, progress: Progress
+    loaded: LoadedModel,
+    dims: Mapping[str, DimRange | int],
+    machine: Machine,
+    settings: Settings,
+    cache: Cache | None,
+    progress: Progress,
+    schedule: Mapping[str, Any] | None = None,
 ) -> Compiled:
     """Compile an opened model, and keep everything that was made on the way. Raises TilewrightErrors only, but for lack of memory and
     interrupts."""
     from tilewright.compiler import compile_module
     from tilewright.frontend.onnx.importer import import_model
+    from tilewright.kernel.schedule.given import parse_given
 
+    schedules = None if schedule is None else parse_given(schedule)
     try:
         with progress.stage("import"):
             module = import_model(loaded, dims).module
-        return compile_module(module, machine, settings, cache, progress, described(loaded))
+        return compile_module(module, machine, settings, cache, progress, described(loaded), schedules)
     except (TilewrightError, MemoryError, OSError):
         raise
     except Exception as error:
@@ -175,9 +213,17 @@ def dim_range(name: str, value: Any) -> DimRange | int:
     return parsed
 
 
-def artifact_key(path: Path, dims: Mapping[str, DimRange | int], machine: Machine, settings: Settings, cache: Cache) -> str | None:
-    """The cache key of a whole artifact: content of the model and of the files beside it, dims, target, settings that change code, and the
-    compiler's own sources. None for a model that cannot be read, or of which nobody has noted yet which other files it consists of."""
+def artifact_key(
+    path: Path,
+    dims: Mapping[str, DimRange | int],
+    machine: Machine,
+    settings: Settings,
+    schedule: Mapping[str, Any] | None,
+    cache: Cache,
+) -> str | None:
+    """The cache key of a whole artifact: content of the model and of the files beside it, dims, target, settings that change code, given
+    schedules, and the compiler's own sources. None for a model that cannot be read, or of which nobody has noted yet which other files it
+    consists of."""
     try:
         model = file_hash(path, cache)
         external = cache.get(external_key(model))
@@ -189,7 +235,7 @@ def artifact_key(path: Path, dims: Mapping[str, DimRange | int], machine: Machin
         return None
     ranges = {name: value if isinstance(value, int) else (value.lo, value.hi, value.multiple) for name, value in dims.items()}
     sources = hash_tree(Path(tilewright.__file__).parent)
-    return content_hash("artifact", sources, path.name, hashes, ranges, machine, settings.code_key())
+    return content_hash("artifact", sources, path.name, hashes, ranges, machine, settings.code_key(), schedule)
 
 
 def note_external_files(path: Path, loaded: LoadedModel, cache: Cache) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import tilewright
 from tilewright.graph.node import Function, Module
 from tilewright.ir.types import TensorType
+from tilewright.kernel.schedule.given import GivenSchedules
 from tilewright.kernel.work import Work
 from tilewright.machine.description import Machine
 from tilewright.plan.build import PlannedConstant, build_plan
@@ -118,16 +119,17 @@ def compile_module(
     progress: Progress | None = None,
     source: Mapping[str, Any] | None = None,
 ) -> Compiled:
-    """Graph to artifact. `source` describes the model in the manifest."""
+    """Graph to artifact. `source` describes the model in the manifest. `schedules`: those that somebody gives, in place of the defaults."""
     progress = progress or NullProgress()
     with progress.stage("optimise", len(graph_passes(machine))) as stage:
         module = optimise(module, machine, settings, lambda name, _: stage.advance(1, name))
-    with GroupCompiler(machine, settings, cache) as groups:
+    with GroupCompiler(machine, settings, cache, schedules) as groups:
         with progress.stage("kernels") as stage:
             # planning asks for each group's code in order of execution; LLVM starts on the first while the rest is being planned
             plan, constants = build_plan(module, groups, lambda: stage.advance(1))
         offsets, total = constant_offsets([constant.type for constant in constants])
         check_memory(plan, total, settings)
+    schedules: GivenSchedules | None = None,
         text, checks = emit_entry(plan, machine, ENTRY, offsets)
         entry = f"tw_entry_{content_hash(text)[:16]}"
         groups.submit(entry, text.replace(ENTRY, entry))
@@ -137,6 +139,7 @@ def compile_module(
                 array = constant.array()
                 weights[offset : offset + array.nbytes] = array.reshape(-1).view("uint8") if array.nbytes else []
                 weights[offset + array.nbytes : offset + -(-array.nbytes // ALIGNMENT) * ALIGNMENT] = 0  # builds are identical
+        groups.check_schedules()
                 stage.advance(1)
         with progress.stage("code", len(groups.pending)):
             objects = groups.objects()

@@ -199,6 +199,64 @@ def test_bench_compares_with_onnxruntime(answer: Callable[..., Any], mlp: Path) 
     assert data["inputs"][0]["shape"] == [3, 16]
 
 
+def test_inspect_shows_the_space_of_a_layer(answer: Callable[..., Any], cli: Callable[..., Any], mlp: Path) -> None:
+    (layer,) = answer("inspect", mlp, "--layer", "/fc1/Gemm", "--space")["layers"]
+    assert layer["origins"][0] == "Gemm node '/fc1/Gemm'"
+    assert layer["schedule"].startswith("def schedule(s):")
+    assert layer["loops"]
+    for decision in layer["decisions"]:
+        taken = [option for option in decision["options"] if option["taken"]]
+        assert len(taken) == 1
+        assert taken[0]["default"]
+        assert taken[0]["cost"] == min(option["cost"] for option in decision["options"])
+        assert layer["point"][decision["name"]] == taken[0]["value"]
+        assert decision["why"]
+    shown = cli("inspect", mlp, "--layer", "/fc1/Gemm", "--space").stdout
+    assert layer["kernel"] in shown
+    assert "parallel" in shown
+    assert cli("inspect", mlp, "--space", "--list").exit_code == 2
+    assert cli("inspect", mlp, "--export", "x.json", "--stage", "asm").exit_code == 2
+
+
+def test_schedules_are_exported_changed_and_taken(answer: Callable[..., Any], cli: Callable[..., Any], mlp: Path, tmp_path: Path) -> None:
+    assert answer("inspect", mlp, "--export", "s.json")["export"] == "s.json"
+    written = json.loads((tmp_path / "s.json").read_text())
+    assert next(entry["nodes"] for entry in written["kernels"].values())[0] == "Gemm node '/fc1/Gemm'"
+    answer("compile", mlp, "-o", "plain.tw", "--set", "cache=0")
+    answer("compile", mlp, "-o", "given.tw", "--set", "cache=0", "--schedule", "s.json")
+    assert (tmp_path / "plain.tw").read_bytes() == (tmp_path / "given.tw").read_bytes(), "the defaults, said out loud, are the defaults"
+    key = next(iter(written["kernels"]))
+    (tmp_path / "none.json").write_text(json.dumps({"format": 1, "kernels": {key: {"name": "mine", "trace": []}}}))
+    changed = answer("compile", mlp, "-o", "changed.tw", "--schedule", "none.json")
+    assert not changed["from_cache"], "a schedule is part of the key"
+    assert answer("compile", mlp, "-o", "changed.tw", "--schedule", "none.json")["from_cache"]
+    assert (tmp_path / "changed.tw").read_bytes() != (tmp_path / "plain.tw").read_bytes()
+    x = np.random.default_rng(0).standard_normal((3, 16), dtype=np.float32)
+    np.testing.assert_allclose(tw.load(tmp_path / "changed.tw")(x), tw.load(tmp_path / "plain.tw")(x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(tw.compile(mlp, schedule=tmp_path / "none.json")(x), tw.load(tmp_path / "changed.tw")(x))
+    (layer,) = answer("inspect", mlp, "--layer", "/fc1/Gemm", "--space", "--schedule", "none.json")["layers"]
+    assert layer["schedule"] == "def schedule(s):\n    return s\n"
+
+
+def test_schedules_that_do_not_fit_are_refused(cli: Callable[..., Any], mlp: Path, tmp_path: Path) -> None:
+    def refused(text: str, *options: str) -> str:
+        (tmp_path / "s.json").write_text(text)
+        result = cli("compile", mlp, "-o", "a.tw", "--schedule", "s.json", *options)
+        assert result.exit_code == 6, result.output
+        return str(result.stderr)
+
+    assert "is no JSON" in refused("{")
+    assert "these are no schedules" in refused("[]")
+    assert "the model has no kernel other (0123)" in refused(json.dumps({"format": 1, "kernels": {"0123": {"name": "other", "trace": []}}}))
+    assert cli("inspect", mlp, "--export", "whole.json").exit_code == 0
+    key = next(iter(json.loads((tmp_path / "whole.json").read_text())["kernels"]))
+    text = refused(json.dumps({"format": 1, "kernels": {key: {"name": "mine", "point": {"nonsense": 1}}}}))
+    assert "the schedule given for kernel mine does not fit: there is no decision 'nonsense'" in text
+    assert "/fc1/Gemm" in text
+    assert "cannot be opened" in cli("compile", mlp, "-o", "a.tw", "--schedule", "nowhere.json").stderr
+    assert "nothing is scheduled" in cli("compile", mlp, "-o", "a.tw", "--schedule", "whole.json", "--set", "opt_level=2").stderr
+
+
 def test_profile_says_where_the_time_goes(
     answer: Callable[..., Any], cli: Callable[..., Any], mlp: Path, artifact: Path, tmp_path: Path
 ) -> None:

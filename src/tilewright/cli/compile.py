@@ -21,6 +21,9 @@ def compile_model(
     output: Annotated[str, typer.Option("--output", "-o", metavar="OUT.tw", help="The artifact to write.")],
     target: Target = "cpu",
     dim: DimRanges = None,
+    schedule: Annotated[
+        str | None, typer.Option("--schedule", metavar="FILE.json", help="Schedules of some kernels, from inspect --export.")
+    ] = None,
     set_: SetOptions = None,
     json: Json = False,
     debug: Debug = False,
@@ -36,7 +39,7 @@ def compile_model(
     from tilewright.runtime.artifact import save
 
     start = time.perf_counter()
-    made = make_artifact(model, target, dims, settings)
+    made = make_artifact(model, target, dims, settings, schedule=schedule)
     save(made.artifact, path)
     data = {
         "model": model,

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.answer import Answer, command
-from tilewright.cli.options import Debug, DimRanges, Json, Model, SetOptions, Target, pairs, settings_for
+from tilewright.cli.options import Debug, DimRanges, Json, Model, SetOptions, Target, output_path, pairs, settings_for
 from tilewright.cli.tables import table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from tilewright.graph.node import Module, Node
+    from tilewright.kernel.schedule.given import GivenSchedules
     from tilewright.machine.description import Machine
     from tilewright.support.settings import Settings
     from tilewright.target.cpu.groups import GroupCode
@@ -61,6 +64,13 @@ def inspect(
     ] = None,
     layer: Annotated[str | None, typer.Option("--layer", metavar="NAME", help="A node of the model, or a part of its name.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the layers: each kernel with the nodes that it computes.")] = False,
+    space: Annotated[bool, typer.Option("--space", help="Show what the schedule could be, what was taken and why.")] = False,
+    schedule: Annotated[
+        str | None, typer.Option("--schedule", metavar="FILE.json", help="Schedules of some kernels, as for compile.")
+    ] = None,
+    export: Annotated[
+        str | None, typer.Option("--export", metavar="FILE.json", help="Write the schedules, for compile --schedule.")
+    ] = None,
     target: Target = "cpu",
     dim: DimRanges = None,
     set_: SetOptions = None,
@@ -72,14 +82,19 @@ def inspect(
         raise typer.BadParameter(f"{'the list' if list_ else stage} is of the whole model: leave --layer out", param_hint="--layer")
     if list_ and stage is not None:
         raise typer.BadParameter("the list is of no stage", param_hint="--stage")
+    if (space or export is not None) and (list_ or stage is not None):
+        raise typer.BadParameter("leave --stage and --list out", param_hint="--space" if space else "--export")
     settings, dims = settings_for(set_), pairs(dim, "--dim")
+    path = None if export is None else output_path(export, model, "--export")
 
-    from tilewright.api import dim_range, target_machine
+    from tilewright.api import dim_range, read_schedule, target_machine
     from tilewright.compiler import optimise
     from tilewright.frontend.onnx.importer import import_model
     from tilewright.frontend.onnx.loader import load_model
     from tilewright.graph.text import format_module
+    from tilewright.kernel.schedule.given import parse_given
 
+    given = read_schedule(schedule, settings)
     machine = target_machine(target)
     module = import_model(load_model(model), {name: dim_range(name, value) for name, value in dims.items()}).module
     if stage is Stage.GRAPH:
@@ -87,15 +102,17 @@ def inspect(
     module = optimise(module, machine, settings)
     if list_:
         return listing(layers_of(module))
-    if layer is None and stage in (None, Stage.OPTIMISED):
+    if layer is None and stage in (None, Stage.OPTIMISED) and not space and path is None:
         return texts({"optimised": format_module(module, origins=True)})
     if layer is None and stage is Stage.PLAN:
         return texts({"plan": plan_text(module, machine, settings)})
     found = layers_of(module)
     if layer is not None:
         found = matching(found, layer)
-    stages = LAYER_STAGES if stage is None else (stage,)
-    return layer_texts(found, stages, machine, settings)
+    codes = codes_of(found, machine, settings, None if given is None else parse_given(given, str(schedule)))
+    if space or path is not None:
+        return spaces(codes, path)
+    return layer_texts(codes, LAYER_STAGES if stage is None else (stage,), machine)
 
 
 def layers_of(module: Module) -> list[Layer]:
@@ -149,33 +166,56 @@ def matching(layers: Sequence[Layer], wanted: str) -> list[Layer]:
     raise InputError(f"no layer computes a node '{wanted}'", hint=f"{hint}--list shows all; a node may have been folded away")
 
 
-def layer_texts(layers: Sequence[Layer], stages: Sequence[Stage], machine: Machine, settings: Settings) -> Answer:
-    """The chosen forms of the chosen layers. Layers of equal code are shown once."""
+def codes_of(
+    layers: Sequence[Layer], machine: Machine, settings: Settings, schedules: GivenSchedules | None
+) -> list[tuple[GroupCode, list[Layer]]]:
+    """The code of each layer; layers of equal code come together, in the order of the first."""
     from tilewright.graph.ops import Constant, Fused
     from tilewright.target.cpu.groups import make_code
 
-    codes: dict[Any, GroupCode] = {}
-    users: dict[Any, list[Layer]] = {}
+    found: dict[Any, tuple[GroupCode, list[Layer]]] = {}
     for layer in layers:
-        constants = frozenset(i for i, value in enumerate(layer.node.inputs) if isinstance(value.op, Constant))
-        body = layer.node.op.body if isinstance(layer.node.op, Fused) else None
-        if body is None:
-            continue
-        key = (body, constants)
-        users.setdefault(key, []).append(layer)
-        if key not in codes:
-            codes[key] = make_code(body, constants, machine, settings)
+        op = layer.node.op
+        if isinstance(op, Fused):
+            constants = frozenset(i for i, value in enumerate(layer.node.inputs) if isinstance(value.op, Constant))
+            key = (op.body, constants, op.turn)
+            if key not in found:
+                found[key] = (make_code(op.body, constants, machine, settings, op.turn, schedules), [])
+            found[key][1].append(layer)
+    return list(found.values())
+
+
+def title_of(layers: Sequence[Layer]) -> str:
+    """Numbers of layers of equal code, and the model's nodes that the first of them computes."""
+    numbers = ", ".join(str(layer.number) for layer in layers)
+    return f"layer {numbers}: {', '.join(layers[0].origins) or layers[0].name}"
+
+
+def layer_texts(codes: Sequence[tuple[GroupCode, list[Layer]]], stages: Sequence[Stage], machine: Machine) -> Answer:
+    """The chosen forms of layers."""
     parts: dict[str, str] = {}
     data = []
-    for key, code in codes.items():
+    for code, layers in codes:
         forms = {str(stage): form(code, stage, machine) for stage in stages}
-        first = users[key][0]
-        title = f"layer {', '.join(str(layer.number) for layer in users[key])}: {', '.join(first.origins) or first.name}"
         data.append(
-            {"layers": [layer.number for layer in users[key]], "origins": list(first.origins), "symbol": code.symbol, "forms": forms}
+            {"layers": [layer.number for layer in layers], "origins": list(layers[0].origins), "symbol": code.symbol, "forms": forms}
         )
-        parts |= {f"{title}: {name}": text for name, text in forms.items()}
+        parts |= {f"{title_of(layers)}: {name}": text for name, text in forms.items()}
     return Answer({"layers": data}, lambda console: show(console, parts))
+
+
+def spaces(codes: Sequence[tuple[GroupCode, list[Layer]]], path: Path | None) -> Answer:
+    """The spaces of layers, and their schedules written to a file."""
+    from tilewright.cli import spaces as found
+
+    if path is not None:
+        found.write(path, [(code, layers[0].origins) for code, layers in codes])
+    data = [
+        {"layers": [layer.number for layer in layers], "origins": list(layers[0].origins), **found.of_code(code)} for code, layers in codes
+    ]
+    titles = [title_of(layers) for _, layers in codes]
+    answer = {"layers": data, "export": None if path is None else str(path)}
+    return Answer(answer, lambda console: found.show(console, titles, data, path))
 
 
 def form(code: GroupCode, stage: Stage, machine: Machine) -> str:

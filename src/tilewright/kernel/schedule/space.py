@@ -7,6 +7,7 @@ on earlier ones, and a search runs the rule again with other values.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,16 +33,19 @@ class Decision:
 
 @dataclass(slots=True)
 class Space:
-    """Decisions of one kernel's schedule, recorded as a rule makes them. `given`: values to take instead of the defaults, by name."""
+    """Decisions of one kernel's schedule, recorded as a rule makes them. `given`: values to take instead of the defaults, by name;
+    `refused`: what was raised for those that are no options. A name that is asked for again is recorded as `name (2)`, and so on."""
 
     given: Mapping[str, Any] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
+    refused: list[ScheduleError] = field(default_factory=list)
 
     def choose(self, name: str, options: Sequence[T], cost: Callable[[T], float], why: str) -> T:
         """The given value for `name`, or the option with the least cost (of equal ones the first).
 
         Raises ScheduleError where the given value is no option: it was found for another kernel or machine.
         """
+        name = self._next(name)
         costs = tuple(float(cost(option)) for option in options)
         default = min(range(len(costs)), key=costs.__getitem__)
         taken = default
@@ -50,10 +54,17 @@ class Space:
             found = [i for i, option in enumerate(options) if _plain(option) == wanted]
             if not found:
                 what = f"the decision '{name}' cannot be {wanted!r}"
-                raise ScheduleError(what, why=f"the options are {', '.join(map(repr, options))}", hint="search this kernel again")
+                error = ScheduleError(what, why=f"the options are {', '.join(map(repr, options))}", hint="search this kernel again")
+                self.refused.append(error)
+                raise error
             taken = found[0]
         self.decisions.append(Decision(name, tuple(options), costs, taken, default, why))
         return options[taken]
+
+    def _next(self, name: str) -> str:
+        known = {decision.name for decision in self.decisions}
+        names = itertools.chain([name], (f"{name} ({number})" for number in itertools.count(2)))
+        return next(candidate for candidate in names if candidate not in known)
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -68,6 +79,11 @@ class Space:
     def point(self) -> dict[str, Any]:
         """The values taken, by name: `Space(point)` takes them again."""
         return {decision.name: decision.options[decision.taken] for decision in self.decisions}
+
+    def unused(self) -> list[str]:
+        """Names in `given` that nobody asked for."""
+        asked = {decision.name for decision in self.decisions}
+        return [name for name in self.given if name not in asked]
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,9 @@ from tilewright.graph.ops import Constant, Fused
 from tilewright.ir.expr import Expr
 from tilewright.kernel.lower.pipeline import lower
 from tilewright.kernel.nodes import Kernel, with_fields
+from tilewright.kernel.schedule.given import GivenSchedules, apply_given, kernel_hash
 from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.schedule.space import Space
 from tilewright.kernel.verify import verify
 from tilewright.kernel.work import Work, work_of
 from tilewright.machine.description import Machine
@@ -35,12 +37,13 @@ PLACEHOLDER = "tilewright_kernel"
 
 @dataclass(frozen=True, slots=True)
 class GroupCode:
-    """All forms of one compiled group: the kernel as defined, the numbers of its inputs that are constants of the model, its schedule, the
-    lowered kernel, LLVM text, the symbol of its function."""
+    """All forms of one compiled group: the kernel as defined, the numbers of its inputs that are constants of the model, its schedule and
+    the decisions that led to it, the lowered kernel, LLVM text, the symbol of its function."""
 
     defined: Kernel
     constants: frozenset[int]
     schedule: Schedule
+    space: Space
     lowered: Kernel
     ir: str
     symbol: str
@@ -49,11 +52,13 @@ class GroupCode:
 
 @dataclass(slots=True)
 class GroupCompiler:
-    """Compiles the fused groups of one model. Use as a context manager; `objects` waits for LLVM."""
+    """Compiles the fused groups of one model. Use as a context manager; `objects` waits for LLVM. `schedules`: those that somebody gives,
+    in place of the rules' defaults."""
 
     machine: Machine
     settings: Settings
     cache: Cache | None = None
+    schedules: GivenSchedules | None = None
     workers: int = 2
     codes: dict[tuple[Function, frozenset[int], Expr | None], GroupCode] = field(default_factory=dict)
     pending: dict[str, Future[bytes]] = field(default_factory=dict)
@@ -80,7 +85,7 @@ class GroupCompiler:
         key = (body, constants, turn)
         found = self.codes.get(key)
         if found is None:
-            found = self.located(node, lambda: make_code(body, constants, self.machine, self.settings, turn))
+            found = self.located(node, lambda: make_code(body, constants, self.machine, self.settings, turn, self.schedules))
             self.codes[key] = found
             self.submit(found.symbol, found.ir)
         return found
@@ -102,6 +107,13 @@ class GroupCompiler:
                 raise RuntimeError("GroupCompiler is used outside of its `with` block")
             target, options = llvm_target(self.machine), LlvmOptions()
             self.pending[symbol] = self.executor.submit(cached_object, ir, target, options, self.cache)
+
+    def check_schedules(self) -> None:
+        """Raises ScheduleError for schedules that were given for kernels which the model does not have."""
+        if self.schedules is not None:
+            error = self.schedules.unused(frozenset(kernel_hash(code.defined, code.constants) for code in self.codes.values()))
+            if error is not None:
+                raise error
 
     def work(self) -> dict[str, Work]:
         """What each kernel must do, by symbol."""
@@ -139,13 +151,36 @@ def llvm_version() -> str:
     return f"{llvmlite.__version__}/{'.'.join(map(str, llvm.llvm_version_info))}"
 
 
-def make_code(body: Function, constants: frozenset[int], machine: Machine, settings: Settings, turn: Expr | None = None) -> GroupCode:
+def make_schedule(
+    kernel: Kernel, constants: frozenset[int], machine: Machine, settings: Settings, schedules: GivenSchedules | None
+) -> tuple[Schedule, Space]:
+    """The schedule that is given for a kernel, else that of the rules, and the decisions that led to it. Raises ScheduleError for one that
+    does not fit."""
+    reassociate = settings.precision != "strict"
+
+    def rules(space: Space) -> Schedule:
+        return schedule_kernel(kernel, constants, machine, reassociate, space)
+
+    given = None if schedules is None else schedules.kernels.get(kernel_hash(kernel, constants))
+    if given is not None:
+        return apply_given(given, kernel, rules)
+    space = Space()
+    return (rules(space) if settings.opt_level >= 3 else Schedule.of(kernel)), space
+
+
+def make_code(
+    body: Function,
+    constants: frozenset[int],
+    machine: Machine,
+    settings: Settings,
+    turn: Expr | None = None,
+    schedules: GivenSchedules | None = None,
+) -> GroupCode:
     """Everything up to LLVM text for the body of a fused group whose operands in `constants` are constants of the model. `turn`: the size
-    whose odd values turn the order of its work around."""
+    whose odd values turn the order of its work around. `schedules`: given ones, by kernel."""
     strict = settings.precision == "strict"
     defined = lower_group(body)
-    scheduled = settings.opt_level >= 3
-    schedule = schedule_kernel(defined, constants, machine, reassociate=not strict) if scheduled else Schedule.of(defined)
+    schedule, space = make_schedule(defined, constants, machine, settings, schedules)
     # math functions become polynomials before code generation, so that they are vectors like everything else
     lowered = lower(schedule.kernel)
     lowered = with_fields(lowered, body=expand_math_in(lowered.body))
@@ -160,4 +195,4 @@ def make_code(body: Function, constants: frozenset[int], machine: Machine, setti
     index = {buffer.name: i for i, buffer in enumerate(defined.inputs)}
     packed: Mapping[int, Layout] = {index[layout.buffer]: layout for layout in schedule.layouts}
     group = CompiledGroup(with_fields(lowered, name=symbol), workspace_bytes(lowered), packed)
-    return GroupCode(defined, constants, schedule, lowered, ir, symbol, group)
+    return GroupCode(defined, constants, schedule, space, lowered, ir, symbol, group)
