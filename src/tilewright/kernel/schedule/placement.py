@@ -135,13 +135,19 @@ def _check_whole(nest: Nest, placed: PlacedBlock) -> None:
 
 def _require(block: Block, buffer: Buffer, region: Region, needed: Ranges, scope: Extents, also: bool) -> None:
     """Widen `needed` so that the block, run over these ranges of its iters, writes the region. An iter is tied to a dimension when all
-    its stores index the dimension by that iter alone; other iters run in full. `also`: other outputs may tie the iter to more."""
+    its stores index the dimension by that iter alone, or by the number of its tile in a packed layout (`iter // size`); other iters run in
+    full. `also`: other outputs may tie the iter to more."""
     stores = stores_to(block, buffer)
     full = {it.var: it.extent for it in block.iters}
     tied: set[Expr] = set()
     for dim, (start, extent) in enumerate(region.dims):
         index = stores[0].indices[dim]
-        if index not in full or any(a.indices[dim] is not index for a in stores) or not region.bounded[dim] or index in tied:
+        if any(a.indices[dim] is not index for a in stores) or not region.bounded[dim]:
+            continue
+        if index.op is Op.FLOORDIV and index.args[1].is_const and index.args[1].value > 0:
+            index, size = index.args
+            start, extent = start * size, extent * size
+        if index not in full or index in tied:
             continue
         tied.add(index)
         known = needed.get(index)

@@ -16,9 +16,9 @@ from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
-from tilewright.target.cpu.rules.elementwise import parallelise
+from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
 from tilewright.target.cpu.rules.packing import pack_operand
-from tilewright.target.cpu.rules.registers import register_block
+from tilewright.target.cpu.rules.registers import block_cost, register_block, register_blocks
 from tilewright.target.cpu.rules.structure import (
     Product,
     as_product,
@@ -33,17 +33,21 @@ from tilewright.target.cpu.rules.structure import (
 )
 
 REPACK = 24.0  # vector multiply-adds that packing one vector of a panel while running costs
-LONG = 32  # rows from which on a longer axis makes no better tiles
 WORTH = 3.0  # cost from which on the product is better computed as a plain reduction
+PAGE = 4096  # bytes that one translation of addresses covers
+NEAR_ROW, FAR_ROW = 2.0, 20.0  # cycles by which a step is late when its row is not in the first cache, and when it is in another page
+COPIED_LINE = 8.0  # cycles to copy a cache line from the second cache or beyond
 TRANSPOSED_STORE = 24.0  # vector multiply-adds that storing one vector element by element costs
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A register tile: which operand is the panel, its vector iter with `vectors` of `lanes`, the row iter with `rows` (None: no rows).
+    """A register tile: which operand is the panel, its vector iter with `vectors` of `lanes`, the other operand, of which single elements
+    are broadcast, and the row iter with `rows` (None: no rows).
     Where the vector iter is no longer than a vector, the vectors of a tile are along `beyond`, another iter of the panel."""
 
     panel: Expr
+    broadcast: Expr
     vector: BlockIter
     beyond: BlockIter | None
     vectors: int
@@ -52,60 +56,76 @@ class Tile:
     rows: int
 
 
-def choose_tile(product: Product, constants: frozenset[str], machine: Machine) -> Tile | None:
-    """The default tile of a product, or None when no operand has an output axis of its own (then it is no matrix product)."""
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Which operand of a product is the panel, the axis of the vectors, the one that several vectors are along, and the one of the rows.
+    `height`, `count`: rows, and vectors of a whole panel, typical ones where they are symbolic."""
+
+    panel: Expr
+    vector: BlockIter
+    beyond: BlockIter | None
+    row: BlockIter | None
+    lanes: int
+    height: int
+    count: int
+
+
+def choose_tile(product: Product, constants: frozenset[str], machine: Machine, space: Space | None = None) -> Tile | None:
+    """The tile of a product, or None when no operand has an output axis of its own (then it is no matrix product), or tiles do not pay."""
+    space = space if space is not None else Space()
     block = product.block
     own_left = [it for it in spatial(block) if uses(product.left, it.var) and not uses(product.right, it.var)]
     own_right = [it for it in spatial(block) if uses(product.right, it.var) and not uses(product.left, it.var)]
     assert isinstance(block.body, Store)
     lanes = machine.lanes(block.body.buffer.dtype.bits)
-    best: Tile | None = None
-    best_cost = float("inf")
-    for panel, own, streamed, other in (
-        (product.right, own_right, product.left, own_left),
-        (product.left, own_left, product.right, own_right),
-    ):
-        # of axes that may be equally long the inner one
-        row = max(reversed(other), key=lambda it: (it is spatial(block)[-1], _expected(it, streamed))) if other else None
+    found: dict[tuple[str, str], Axes] = {}
+    for panel, own, other in ((product.right, own_right, own_left), (product.left, own_left, own_right)):
+        # of axes that may be equally long the inner one: outer ones are batches, which are often 1
+        row = max(reversed(other), key=lambda it: (it is spatial(block)[-1], extent_value(it.extent))) if other else None
         for vector in own:
-            cost, tile = _cost(block, panel, vector, row, constants, lanes, machine)
-            if cost < best_cost:
-                best, best_cost = tile, cost
-    return best if best_cost < WORTH else None
+            found[panel.attr.name, vector.var.name] = _axes(block, panel, vector, row, lanes)
+    if not found:
+        return None
+    costs = {key: _cost(block, axes, constants, machine) for key, axes in found.items()}
+    why = "multiply-adds at the peak for one of the product: ragged ends, gathered panels, results stored across lanes"
+    axes = found[space.choose(f"{block.name}.axes", list(found), costs.__getitem__, why)]
+    if costs[axes.panel.attr.name, axes.vector.var.name] >= WORTH:
+        return None
+    blocks = register_blocks(machine, axes.height, axes.count)
+    why = "time of a multiply-add over that at the peak: ragged ends, latency, loads"
+    rows, vectors = space.choose(f"{block.name}.tile", blocks, lambda b: block_cost(machine, axes.height, axes.count, b), why)
+    width = max(extent_value(axes.vector.extent, 1 << 12), 1)
+    wide = min(lanes, width) if axes.beyond is not None else lanes
+    broadcast = product.left if axes.panel is product.right else product.right
+    return Tile(axes.panel, broadcast, axes.vector, axes.beyond, vectors, wide, axes.row if rows > 1 else None, rows)
 
 
-def _expected(it: BlockIter, streamed: Expr) -> int:
-    """Rows to expect along an axis of the operand that rows are read from, as far as they matter. A size that is known only while running
-    may be 1, and most likely is where it is the operand's outermost axis: a batch."""
-    if it.extent.is_const:
-        return min(int(it.extent.value), LONG)
-    return min(extent_value(it.extent), LONG // 8 if uses(streamed.args[0], it.var) else LONG // 2)
-
-
-def _cost(
-    block: Block, panel: Expr, vector: BlockIter, row: BlockIter | None, constants: frozenset[str], lanes: int, machine: Machine
-) -> tuple[float, Tile]:
-    """What a multiply-add costs with this tile, relative to the peak, and the tile. Counts lanes wasted on ragged extents, panels that are
-    not read in order (gathered once per step and row tile) and results that are not stored in order (once per reduction)."""
-    width, height = max(extent_value(vector.extent, 1 << 12), 1), 1 if row is None else max(extent_value(row.extent, 1 << 12), 1)
-    needed = -(-width // lanes)
+def _axes(block: Block, panel: Expr, vector: BlockIter, row: BlockIter | None, lanes: int) -> Axes:
+    width = max(extent_value(vector.extent, 1 << 12), 1)
+    height = 1 if row is None else max(extent_value(row.extent, 1 << 12), 1)
+    count = -(-width // lanes)
     beyond = None
-    if needed == 1 and vector.extent.is_const:
+    if count == 1 and vector.extent.is_const:
         others = [it for it in spatial(block) if it is not vector and it is not row and uses(panel, it.var) and extent_value(it.extent) > 1]
         beyond = max(others, key=lambda it: extent_value(it.extent)) if others and _is_part(panel, vector) else None
-    count = needed if beyond is None else extent_value(beyond.extent, 1 << 10)
-    rows, vectors = register_block(machine, height, count)
-    tile = Tile(panel, vector, beyond, vectors, min(lanes, width) if beyond is not None else lanes, row if rows > 1 else None, rows)
-    padded = -(-count // vectors) * vectors * lanes * (-(-height // rows)) * rows
-    cost = padded / (width * height * (1 if beyond is None else count))
-    if not (panel.attr.name in constants or stride(panel, vector.var) == 1):
-        cost += REPACK / height
-    if vector is not spatial(block)[-1]:
+    return Axes(panel, vector, beyond, row, lanes, height, count if beyond is None else extent_value(beyond.extent, 1 << 10))
+
+
+def _cost(block: Block, axes: Axes, constants: frozenset[str], machine: Machine) -> float:
+    """What a multiply-add costs with the best tile on these axes, relative to the peak. Counts lanes wasted on ragged extents, panels that
+    are not read in order (gathered once per step and row tile) and results that are not stored in order (once per reduction)."""
+    rows, vectors = register_block(machine, axes.height, axes.count)
+    width = max(extent_value(axes.vector.extent, 1 << 12), 1)
+    padded = -(-axes.count // vectors) * vectors * axes.lanes * (-(-axes.height // rows)) * rows
+    cost = padded / (width * axes.height * (1 if axes.beyond is None else axes.count))
+    if not (axes.panel.attr.name in constants or stride(axes.panel, axes.vector.var) == 1):
+        cost += REPACK / axes.height
+    if axes.vector is not spatial(block)[-1]:
         depth = 1
         for it in reductions(block):
             depth *= max(extent_value(it.extent, 256), 1)
         cost += TRANSPOSED_STORE / depth
-    return cost, tile
+    return cost
 
 
 def _is_part(panel: Expr, vector: BlockIter) -> bool:
@@ -118,7 +138,7 @@ def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], mach
     product = as_product(block_of(s, name))
     if product is None:
         return None
-    tile = choose_tile(product, constants, machine)
+    tile = choose_tile(product, constants, machine, space)
     if tile is None:
         return None
     epilogue = _single_epilogue(s, name)
@@ -128,12 +148,12 @@ def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], mach
         s, (epilogue, *_) = s.cache_write(name, "local")
     else:
         s = s.set_scope(s.nest.outputs(name)[0].name, "local")
-    s = _pack_panel(s, name, tile, constants)
+    s, packing = _pack_panel(s, name, tile, constants, machine, space)
     middle = None
     if tile.vector is not spatial(block_of(s, name))[-1]:
         # results are stored across the lanes: the accumulators go to memory first, so that only constant positions of them are used
         s, (middle, *_) = s.cache_write(name, "local")
-    return _tile_loops(s, name, middle, epilogue, tile, constants, machine, space)
+    return _tile_loops(s, name, middle, epilogue, tile, packing, constants, machine, space)
 
 
 def _single_epilogue(s: Schedule, name: str) -> str | None:
@@ -145,21 +165,57 @@ def _single_epilogue(s: Schedule, name: str) -> str | None:
     return consumers[0] if is_injective(block) and writes_output(s, consumers[0]) else None
 
 
-def _pack_panel(s: Schedule, name: str, tile: Tile, constants: frozenset[str]) -> Schedule:
-    """Store a panel in the order in which the tiles read it: a constant at compile time, one that is computed and not in order by a copy at
-    the start of the kernel."""
+def _pack_panel(
+    s: Schedule, name: str, tile: Tile, constants: frozenset[str], machine: Machine, space: Space
+) -> tuple[Schedule, str | None]:
+    """Store a panel in the order in which the tiles read it: a constant at compile time; one that is computed by a copy, where that pays.
+    The second result is a block that copies panels and is to be computed at each of them."""
     buffer = tile.panel.attr
     packed = buffer.name
+    packing: str | None = None
     if packed not in constants:
-        if stride(tile.panel, tile.vector.var) == 1:
-            return s
+        in_order = stride(tile.panel, tile.vector.var) == 1
         if buffer in s.kernel.inputs:
+            options = ("no", "panel", "whole") if in_order else ("panel", "whole")
+            why = "cycles for each panel: reading it where it lies by each row tile, or copying it first"
+            how = space.choose(f"{name}.pack", options, lambda how: _packing_cost(block_of(s, name), tile, how, machine), why)
+            if how == "no":
+                return s, None
             s, (copy, *_) = s.cache_read(name, packed, "global")
             packed = s.nest.outputs(copy)[0].name
-        elif buffer not in s.kernel.scratch:
-            return s
+            packing = copy if how == "panel" else None
+        elif in_order or buffer not in s.kernel.scratch:
+            return s, None
     width = tile.lanes if tile.beyond is not None else tile.vectors * tile.lanes
-    return pack_operand(s, name, tile.panel, packed, tile.vector, width)
+    return pack_operand(s, name, tile.panel, packed, tile.vector, width), packing
+
+
+def _packing_cost(block: Block, tile: Tile, how: str, machine: Machine) -> float:
+    """Cycles that one panel costs beyond multiply-adds, by how it is read. In place, each step of the reduction goes on to another row of
+    the operand: rows that are far apart come from further away than a panel in order would, and past a page each takes a translation."""
+    depth, passes, panels = 1, 1, 1
+    for it in block.iters:
+        extent = max(extent_value(it.extent, 256), 1)
+        if it.kind == "reduction":
+            depth *= extent
+        elif it is tile.row:
+            passes *= -(-extent // tile.rows)
+        elif not uses(tile.panel, it.var):
+            passes *= extent
+        elif it is tile.vector:
+            panels *= -(-extent // (tile.lanes * tile.vectors))
+        else:
+            panels *= extent
+    inner = reductions(block)[-1] if reductions(block) else None
+    step = stride(tile.panel, inner.var) if inner is not None else 0
+    apart = (step if step is not None else PAGE) * tile.panel.dtype.bytes
+    lines = tile.vectors * tile.lanes * tile.panel.dtype.bytes / machine.l1d.line
+    if how == "no":
+        far = depth * apart > machine.l1d.size
+        return passes * depth * (FAR_ROW if far and apart >= PAGE else NEAR_ROW if far else 0.0)
+    copying = depth * lines * COPIED_LINE
+    # panels that are too few for the cores are packed by all of them together
+    return copying * (1.5 if how == "whole" else 1.0 if panels >= 2 * machine.cores else 2.0)
 
 
 def _lanes_innermost(s: Schedule, name: str, tile: Tile) -> Schedule:
@@ -173,8 +229,17 @@ def _lanes_innermost(s: Schedule, name: str, tile: Tile) -> Schedule:
 
 
 def _tile_loops(
-    s: Schedule, name: str, middle: str | None, epilogue: str, tile: Tile, constants: frozenset[str], machine: Machine, space: Space
+    s: Schedule,
+    name: str,
+    middle: str | None,
+    epilogue: str,
+    tile: Tile,
+    packing: str | None,
+    constants: frozenset[str],
+    machine: Machine,
+    space: Space,
 ) -> Schedule:
+    """Loops around the tile, the epilogue on it, and `packing`, the block that copies a panel, once for each panel."""
     block = block_of(s, name)
     loops = dict(zip([it.var for it in block.iters], s.loops_of(name)[-len(block.iters) :], strict=True))
     vector = loops[tile.vector.var]
@@ -214,8 +279,14 @@ def _tile_loops(
             if init in s.nest.blocks:
                 where = [it.var for it in spatial(block)].index(iter_.var)
                 s = s.clamp_reads(init, where)
-    if tile.panel.attr.name in constants and not outer:
+    if row is not None and not streamed and not rest:
+        s = _prefetch_rows(s, name, tile, row_tile, reduced, machine, space)
+    if tile.panel.attr.name in constants and not any(uses(tile.panel, it.var) for it in rest):
         s = _prefetch_panel(s, name, tile, tiles, reduced, machine, space)
+    if packing is not None:
+        s, _ = s.compute_at(packing, panel)
+        s = schedule_nest(s, packing, machine, parallel=False)
+        return parallelise(s, [*outer, panel])
     return parallelise(s, [*outer, *tiles])
 
 
@@ -252,6 +323,24 @@ def _prefetch_panel(s: Schedule, name: str, tile: Tile, tiles: list[str], reduce
     if not space.choose(f"{name}.prefetch", (True, False), lambda ahead: asking if ahead else stall, why):
         return s
     return s.prefetch(at, tile.panel.attr.name, size, steps, lines, line)
+
+
+def _prefetch_rows(s: Schedule, name: str, tile: Tile, row_tile: str, reduced: list[str], machine: Machine, space: Space) -> Schedule:
+    """While a row tile is worked on, ask for the rows of the next one, where all rows together come from beyond the second cache."""
+    rows, buffer = tile.broadcast, tile.broadcast.attr
+    inner = reductions(block_of(s, name))
+    if tile.row is None or len(inner) != 1 or buffer not in s.kernel.inputs or stride(rows, inner[0].var) != 1:
+        return s
+    depth = s.nest.loop(reduced[0]).stmt.extent
+    if not depth.is_const or stride(rows, tile.row.var) != depth.value:
+        return s
+    size = extent_value(tile.row.extent, 1 << 12) * int(depth.value) * rows.dtype.bytes
+    far = 1.0 - min(1.0, machine.l2.size / 2 / size)
+    why = "share of the rows that comes from beyond the second cache and is waited for, or is asked for ahead"
+    if not space.choose(f"{name}.prefetch_rows", (False, True), lambda ahead: 0.25 if ahead else far, why):
+        return s
+    ahead = tile.rows * int(depth.value)
+    return s.prefetch(reduced[0], buffer.name, ahead, [(row_tile, ahead, 0), (reduced[0], tile.rows, 0)], 1, machine.l1d.line)
 
 
 def _place_copy(s: Schedule, middle: str, position: int, at: str, tile: Tile) -> Schedule:

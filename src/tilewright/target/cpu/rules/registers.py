@@ -5,20 +5,34 @@ from __future__ import annotations
 from tilewright.machine.description import Machine
 
 MOST_ACCUMULATORS = 24  # past these LLVM begins to spill (measured: docs/decisions/002)
+MOST_ROWS, MOST_VECTORS = 14, 8
+
+
+def register_blocks(machine: Machine, rows: int, vectors: int) -> list[tuple[int, int]]:
+    """All blocks of (rows, vectors) accumulators that fit the registers, with room for the panel's vectors and one broadcast."""
+    return [
+        (mr, nv)
+        for nv in range(1, min(vectors, MOST_VECTORS) + 1)
+        for mr in range(1, min(rows, MOST_ROWS) + 1)
+        if mr * nv + nv + 1 <= machine.vector_registers and mr * nv <= MOST_ACCUMULATORS
+    ] or [(1, 1)]
+
+
+def block_cost(machine: Machine, rows: int, vectors: int, block: tuple[int, int]) -> float:
+    """What a multiply-add costs with a block, relative to the peak: what ragged extents waste, too few accumulators to hide the latency of
+    multiply-adds, and loads for each of them."""
+    mr, nv = block
+    hide = machine.fma_units * machine.fma_latency
+    work = -(-rows // mr) * mr * (-(-vectors // nv) * nv) / (rows * vectors)
+    loads = 1 / mr + 0.5 / nv  # broadcasts are part of the multiply-add's instruction
+    return work * max(1.0, hide / (mr * nv)) * (1 + 0.3 * loads)
 
 
 def register_block(machine: Machine, rows: int, vectors: int) -> tuple[int, int]:
-    """Rows and vectors of accumulators: the block that fits the registers, leaving room for the panel's vectors and one broadcast, with the
-    least cost: what ragged extents waste, too few accumulators to hide the latency of multiply-adds, and loads for each of them."""
-    hide = machine.fma_units * machine.fma_latency
+    """The block with the least cost; of nearly equal ones the one with fewer vectors."""
     best, best_cost = (1, 1), float("inf")
-    for nv in range(1, min(vectors, 8) + 1):
-        for mr in range(1, min(rows, 14) + 1):
-            if mr * nv + nv + 1 > machine.vector_registers or mr * nv > MOST_ACCUMULATORS:
-                continue
-            work = -(-rows // mr) * mr * (-(-vectors // nv) * nv) / (rows * vectors)
-            loads = 1 / mr + 0.5 / nv  # broadcasts are part of the multiply-add's instruction
-            cost = work * max(1.0, hide / (mr * nv)) * (1 + 0.3 * loads)
-            if cost < best_cost - 1e-9:
-                best, best_cost = (mr, nv), cost
+    for block in register_blocks(machine, rows, vectors):
+        cost = block_cost(machine, rows, vectors, block)
+        if cost < best_cost - 1e-9:
+            best, best_cost = block, cost
     return best
