@@ -10,10 +10,14 @@ import pytest
 from tests.compiled_graphs import f32, function
 from tilewright.graph.node import GraphBuilder, Value
 from tilewright.graph.ops import (
+    ArgReduce,
     Binary,
     Contract,
     Convolution,
+    GroupNorm,
+    InstanceNorm,
     LayerNorm,
+    LogSoftmax,
     Reduce,
     Softmax,
     Transpose,
@@ -74,6 +78,14 @@ CASES: dict[str, tuple[list[TensorType], set[int], Body]] = {
     "softmax over channels": ([f32(2, 5, 19)], set(), lambda g, x: (g.one(Softmax(1), x),)),
     "layer norm": ([f32(2, N, 40), f32(40), f32(40)], set(), lambda g, x, w, b: (g.one(LayerNorm(2, 1e-5), x, w, b),)),
     "rows summed": ([f32(N, 67)], set(), lambda g, x: (g.one(Reduce("sum", (1,), True), x),)),
+    "short rows summed": ([f32(N, 11)], set(), lambda g, x: (g.one(Reduce("sum", (1,), True), x),)),
+    "planes averaged": ([f32(2, N, 7, 7)], set(), lambda g, x: (g.one(Unary("tanh"), g.one(Reduce("sum", (2, 3), True), x)),)),
+    "long rows": ([f32(3, 1000)], set(), lambda g, x: (g.one(LogSoftmax(1), x),)),
+    "rows of a symbolic length": ([f32(4, 131, N)], set(), lambda g, x: (g.one(Softmax(2), x),)),
+    "halves of rows": ([TensorType(dtypes.float16, as_shape((N, 130)))], set(), lambda g, x: (g.one(Reduce("max", (1,), False), x),)),
+    "positions": ([f32(N, 77)], set(), lambda g, x: (g.one(ArgReduce("max", 1, False, False), x),)),
+    "instance norm": ([f32(2, 3, 5, 7), f32(3), f32(3)], set(), lambda g, x, w, b: (g.one(InstanceNorm(1e-5), x, w, b),)),
+    "group norm": ([f32(2, 12, 3, 5), f32(12), f32(12)], set(), lambda g, x, w, b: (g.one(GroupNorm(4, 1e-5), x, w, b),)),
     "columns summed": ([f32(67, 21)], set(), lambda g, x: (g.one(Reduce("sum", (0,), False), x),)),
     "all summed": ([f32(3, 7, 21)], set(), lambda g, x: (g.one(Reduce("max", (0, 1, 2), False), x),)),
     "pooling": (
@@ -173,6 +185,20 @@ def test_rows_of_a_tile_are_not_the_batch() -> None:
     assert tile is not None
     assert tile.row is not None
     assert tile.row.extent is N
+
+
+@pytest.mark.parametrize(
+    ("spec", "left", "rows"),
+    [("bwk,kn->bwn", (N, 7, 64), 7), ("bwk,kn->bwn", (N, M, 64), M), ("bkt,kn->tbn", (N, 64, M), M), ("bwk,kn->bwn", (2, M, 64), M)],
+)
+def test_rows_are_along_an_axis_that_is_not_often_1(spec: str, left: tuple[object, ...], rows: object) -> None:
+    """Whatever its order in the result: the outermost axis of the operand is the batch."""
+    kernel = fused_kernel([f32(*left), f32(64, 256)], product(spec))
+    (found,) = [p for name in Schedule.of(kernel).blocks() if (p := as_product(block_of(Schedule.of(kernel), name))) is not None]
+    tile = choose_tile(found, frozenset({kernel.inputs[1].name}), named_machine("x86-64-v4"))
+    assert tile is not None
+    assert tile.row is not None
+    assert tile.row.extent is (const(rows) if isinstance(rows, int) else rows)
 
 
 def prefetches(kernel: Kernel) -> list[Prefetch]:

@@ -33,6 +33,7 @@ from tilewright.target.cpu.rules.structure import (
 )
 
 REPACK = 24.0  # vector multiply-adds that packing one vector of a panel while running costs
+LONG = 32  # rows from which on a longer axis makes no better tiles
 WORTH = 3.0  # cost from which on the product is better computed as a plain reduction
 PAGE = 4096  # bytes that one translation of addresses covers
 NEAR_ROW, FAR_ROW = 2.0, 20.0  # cycles by which a step is late when its row is not in the first cache, and when it is in another page
@@ -79,9 +80,12 @@ def choose_tile(product: Product, constants: frozenset[str], machine: Machine, s
     assert isinstance(block.body, Store)
     lanes = machine.lanes(block.body.buffer.dtype.bits)
     found: dict[tuple[str, str], Axes] = {}
-    for panel, own, other in ((product.right, own_right, own_left), (product.left, own_left, own_right)):
-        # of axes that may be equally long the inner one: outer ones are batches, which are often 1
-        row = max(reversed(other), key=lambda it: (it is spatial(block)[-1], extent_value(it.extent))) if other else None
+    for panel, own, streamed, other in (
+        (product.right, own_right, product.left, own_left),
+        (product.left, own_left, product.right, own_right),
+    ):
+        # of axes that may be equally long the inner one
+        row = max(reversed(other), key=lambda it: (it is spatial(block)[-1], _expected(it, streamed))) if other else None
         for vector in own:
             found[panel.attr.name, vector.var.name] = _axes(block, panel, vector, row, lanes)
     if not found:
@@ -98,6 +102,14 @@ def choose_tile(product: Product, constants: frozenset[str], machine: Machine, s
     wide = min(lanes, width) if axes.beyond is not None else lanes
     broadcast = product.left if axes.panel is product.right else product.right
     return Tile(axes.panel, broadcast, axes.vector, axes.beyond, vectors, wide, axes.row if rows > 1 else None, rows)
+
+
+def _expected(it: BlockIter, streamed: Expr) -> int:
+    """Rows to expect along an axis of the operand that rows are read from, as far as they matter. A size that is known only while running
+    may be 1, and most likely is where it is the operand's outermost axis: a batch."""
+    if it.extent.is_const:
+        return min(int(it.extent.value), LONG)
+    return min(extent_value(it.extent), LONG // 8 if uses(streamed.args[0], it.var) else LONG // 2)
 
 
 def _axes(block: Block, panel: Expr, vector: BlockIter, row: BlockIter | None, lanes: int) -> Axes:
