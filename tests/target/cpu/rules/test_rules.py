@@ -206,7 +206,7 @@ def prefetches(kernel: Kernel) -> list[Prefetch]:
 
 
 def test_the_next_panel_is_asked_for_while_one_is_used() -> None:
-    kernel = fused_kernel([f32(N, 64), f32(64, 256)], product("mk,kn->mn"))
+    kernel = fused_kernel([f32(40, 64), f32(64, 256)], product("mk,kn->mn"))
     space = Space()
     schedule = schedule_kernel(kernel, frozenset({1}), named_machine("x86-64-v4"), space=space)
     asked = prefetches(schedule.kernel)
