@@ -25,9 +25,11 @@ import llvmlite.binding as llvm
 from tilewright.runtime.object_symbols import ObjectSymbols, read_symbols
 from tilewright.support.errors import ArtifactError
 
-# All that compiled code may take from the process: what LLVM makes of copy loops, memory, and the thread seam of the pool.
+# All that compiled code may take from the process: what LLVM makes of copy loops, and of rounding where the processor has no instruction
+# for it (x86-64 before SSE4.1), memory, and the thread seam of the pool.
 PROCESS_SYMBOLS = frozenset(
     {"memcpy", "memset", "memmove", "bzero", "malloc", "free", "aligned_alloc", "sched_yield"}
+    | {f"{name}{suffix}" for name in ("floor", "ceil", "trunc", "rint", "nearbyint", "roundeven") for suffix in ("", "f")}
     | {f"pthread_{name}" for name in ("create", "join", "self")}
     | {f"pthread_mutex_{name}" for name in ("init", "destroy", "lock", "unlock")}
     | {f"pthread_cond_{name}" for name in ("init", "destroy", "wait", "signal", "broadcast")}
