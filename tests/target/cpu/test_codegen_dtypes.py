@@ -131,6 +131,29 @@ def test_floats_past_the_range_of_an_integer_saturate() -> None:
         np.testing.assert_array_equal(got, [2**31 - 1, -(2**31), 0, 2**31 - 1, 2**31 - 1])
 
 
+@pytest.mark.parametrize("source", [dtypes.float32, dtypes.float64], ids=str)
+@pytest.mark.parametrize("target", [dtypes.int8, dtypes.uint16, dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64], ids=str)
+def test_saturation_is_exact_at_the_limits(target: DType, source: DType) -> None:
+    limits = [sign * 2.0**power for power in (31, 32, 63, 64) for sign in (1, -1)]
+    x = np.array(
+        [np.nextafter(v, toward) for v in limits for toward in (v, 0, 2 * v)] + [-0.5, 0.5, np.inf, -np.inf, np.nan, -1.5], np.float64
+    )
+    if source is dtypes.float32:
+        x = np.array(
+            [np.nextafter(np.float32(v), np.float32(t)) for v in limits for t in (v, 0, 2 * v)] + [-0.5, 0.5, np.inf, -np.inf, np.nan]
+        )
+    x = x.astype(source.numpy)
+    through = dtypes.int32 if target.bits < 32 or target is dtypes.int32 else dtypes.uint64 if target is dtypes.uint64 else dtypes.int64
+    lowest, highest = int(through.lowest), int(through.highest)
+
+    def saturated(v: float) -> int:
+        whole = 0 if np.isnan(v) else lowest if v == -np.inf else highest if v == np.inf else max(lowest, min(highest, int(v)))
+        return expr.wrap_integer(whole, target)
+
+    for got in both(elementwise(lambda a: cast(target, a), [source], len(x)), x):
+        assert got.tolist() == [saturated(float(v)) for v in x]
+
+
 INTEGER_OPS = [Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.FLOORMOD, Op.TRUNCDIV, Op.TRUNCMOD, Op.MIN, Op.MAX, Op.AND, Op.OR, Op.XOR,
                Op.EQ, Op.NE, Op.LT, Op.LE, Op.SHL, Op.SHR]  # fmt: skip
 

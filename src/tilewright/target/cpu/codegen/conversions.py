@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, memory_type, splat_constant, value_type, vector
+from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, memory_type, number, splat_constant, value_type, vector
 from tilewright.target.cpu.codegen.narrow_floats import decode, encode, round_to
 from tilewright.target.cpu.codegen.text import Function, Operand
 
@@ -69,12 +69,36 @@ def _float_to_integer(fn: Function, value: Operand, source: DType, target: DType
     if in_range:
         # An out of range result is poison, which `freeze` makes some number.
         raw = fn.op(f"{'fptosi' if signed else 'fptoui'} {source_type} {value} to {wide}")
-        result = fn.op(f"freeze {wide} {raw}")
+        result: Operand = fn.op(f"freeze {wide} {raw}")
+    elif lanes:
+        result = _saturated(fn, value, source, through, signed, lanes)
     else:
         name = f"@llvm.fpto{'si' if signed else 'ui'}.sat.{mangled(through, lanes)}.{mangled(value_type(source), lanes)}"
         fn.module.declare(f"declare {wide} {name}({source_type})")
         result = fn.op(f"call {wide} {name}({source_type} {value})")
     return result if wide == target_type else fn.op(f"trunc {wide} {result} to {target_type}")
+
+
+def _saturated(fn: Function, value: Operand, source: DType, through: str, signed: bool, lanes: int) -> Operand:
+    """What `llvm.fptosi.sat` gives, of which LLVM 22 makes many instructions for vectors: floats clamped to those that an integer can be,
+    the greatest integer for what was above, 0 for NaN."""
+    type_, wide = vector(value_type(source), lanes), vector(through, lanes)
+    bits = int(through[1:]) - signed
+    lowest = -(2.0**bits) if signed else 0.0
+    greatest = 2.0**bits - 2.0 ** (bits - (53 if source is dtypes.float64 else 24))
+    if bits < 53 and source is dtypes.float64:
+        greatest = 2.0**bits - 1
+    low, high, past = (splat_constant(number(v, dtypes.float64), value_type(source), lanes) for v in (lowest, greatest, 2.0**bits))
+    above = fn.op(f"fcmp ogt {type_} {value}, {low}")
+    clamped = fn.op(f"select <{lanes} x i1> {above}, {type_} {value}, {type_} {low}")
+    below = fn.op(f"fcmp olt {type_} {clamped}, {high}")
+    clamped = fn.op(f"select <{lanes} x i1> {below}, {type_} {clamped}, {type_} {high}")
+    raw = fn.op(f"fpto{'si' if signed else 'ui'} {type_} {clamped} to {wide}")
+    most = splat_constant((1 << bits) - 1, through, lanes)
+    over = fn.op(f"fcmp oge {type_} {value}, {past}")
+    result = fn.op(f"select <{lanes} x i1> {over}, {wide} {most}, {wide} {raw}")
+    known = fn.op(f"fcmp ord {type_} {value}, zeroinitializer")
+    return fn.op(f"select <{lanes} x i1> {known}, {wide} {result}, {wide} zeroinitializer")
 
 
 def mangled(type_: str, lanes: int) -> str:
