@@ -21,6 +21,7 @@ from tilewright.ir.types import as_shape, bind_shape, tensor
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.lower import lower
 from tilewright.kernel.nodes import Kernel, with_fields
+from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.machine.targets import named_machine
 from tilewright.target.cpu.codegen import generate
@@ -162,3 +163,18 @@ def test_tiles_are_shuffled_rather_than_gathered(level: str) -> None:
     assert "shufflevector" in text
     assert "gather" not in text
     assert "insertelement" not in text
+
+
+def test_tiles_are_decisions_of_the_space() -> None:
+    machine = named_machine("x86-64-v3")
+    _, kernel = kernel_of(dtypes.float32, (300, 700), transposed(1, 0))
+    space = Space()
+    schedule_kernel(kernel, frozenset(), machine, space=space)
+    names = {decision.name.split(".")[1]: decision for decision in space.decisions}
+    assert {"transposed_tile", "transposed_block"} <= set(names)
+    assert names["transposed_tile"].options[names["transposed_tile"].taken][0] == machine.lanes(32)
+    x = values(dtypes.float32, (300, 700))
+    for tile in names["transposed_tile"].options:
+        other = schedule_kernel(kernel, frozenset(), machine, space=Space({names["transposed_tile"].name: tile}))
+        (got,) = run(lower(other.kernel), [x], code=build(lower(other.kernel), machine))
+        np.testing.assert_array_equal(got, x.T)

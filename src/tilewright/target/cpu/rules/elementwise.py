@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tilewright.ir.expr import Expr, Op, walk
 from tilewright.kernel.nodes import Block, Store
 from tilewright.kernel.schedule.schedule import Schedule
@@ -22,9 +24,11 @@ def schedule_nest(s: Schedule, name: str, machine: Machine, parallel: bool = Tru
     if not loops or not isinstance(block.body, Store):
         return s
     lanes = vector_lanes(block, machine)
-    turned = tile_transposition(s, name, loops, lanes, machine, space if space is not None else Space())
-    if turned is not None:
-        return parallelise(*turned) if parallel else turned[0]
+    space = space if space is not None else Space()
+    with suppress(ScheduleError), space.attempt():
+        turned = tile_transposition(s, name, loops, lanes, machine, space)
+        if turned is not None:
+            return parallelise(*turned) if parallel else turned[0]
     flat = contiguous_suffix(block)
     outer, inner = list(loops[: len(loops) - flat]), list(loops[len(loops) - flat :])
     if len(inner) > 1:

@@ -81,7 +81,7 @@ def schedule_alone(
     block = placed.stmt
     try:
         if is_injective(block):
-            return schedule_nest(s, name, machine)
+            return schedule_nest(s, name, machine, space=space)
         if is_reduction(block):
             return schedule_reduction(s, name, machine, reassociate=reassociate, constants=constants, space=space)
     except ScheduleError:

@@ -54,7 +54,7 @@ def _at_depth(
         if name == last and s.loops_of(name)[-1] == rows[-1]:
             continue
         if is_injective(block):
-            s = schedule_nest(s, name, machine, parallel=False)
+            s = schedule_nest(s, name, machine, parallel=False, space=space)
         elif is_reduction(block):
             s = schedule_reduction(s, name, machine, parallel=False, reassociate=reassociate, space=space)
     return parallelise(s, list(rows))

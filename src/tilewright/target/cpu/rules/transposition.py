@@ -314,7 +314,9 @@ def choose_tile(
         used *= 1.0 if columns is None else columns / (-(-columns // piece) * piece)
         return each / used
 
-    return space.choose(f"{name}.turned tile", list(dict.fromkeys(options)), cost, "instructions per element, with lanes and lines wasted")
+    return space.choose(
+        f"{name}.transposed_tile", list(dict.fromkeys(options)), cost, "instructions per element, with lanes and lines wasted"
+    )
 
 
 def choose_block(columns: int | None, tile: int, width: int, machine: Machine, space: Space, name: str) -> int:
@@ -330,7 +332,8 @@ def choose_block(columns: int | None, tile: int, width: int, machine: Machine, s
         run = line / (n * tile * width)  # lines in which a run begins or ends, of those it reads
         return run + (4.0 if held * 2 > machine.l1d.size else 0.0)
 
-    return space.choose(f"{name}.turned block", options, cost, "runs that begin and lines that leave the cache before they are full")
+    why = "tiles along the columns: runs that begin and end, lines that leave the cache before they are full"
+    return space.choose(f"{name}.transposed_block", options, cost, why)
 
 
 __all__ = ["Accesses", "accesses_of", "choose_block", "choose_tile", "split_digits", "tile_transposition"]
