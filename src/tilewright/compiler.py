@@ -40,6 +40,7 @@ from tilewright.transform.fold_constants import fold_constants
 from tilewright.transform.functions import on_all_functions
 from tilewright.transform.fuse import fuse, isolate
 from tilewright.transform.inline_calls import inline_calls
+from tilewright.transform.merge_rows import merge_rows
 from tilewright.transform.phase_convolutions import phase_convolutions
 from tilewright.transform.push_movement import push_movement
 from tilewright.transform.recognise import recognise_composites
@@ -81,6 +82,7 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
         GraphPass("fold_blocked", fold_constants, 3, "biases and weights filled up to whole blocks"),
         GraphPass("choose_winograd", lambda f: choose_winograd(f, cost), 3, "weights are constants of whole blocks, to be transformed", False),
         GraphPass("sink_folded", sink_constants, 0, "weights that only folding made constants reach the loops that use them"),
+        GraphPass("merge_rows", merge_rows, 2, "nothing moves or looks at axes from here on, and products find what follows them"),
         GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards"),
         GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),
         GraphPass("turn_in_loops", lambda f: turn_in_loops(f, machine.l2.size), 3, "each group reads its weights, and it is known which"),

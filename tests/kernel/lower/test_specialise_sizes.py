@@ -50,7 +50,7 @@ def test_results_are_the_same(n: int, m: int) -> None:
 
 def test_the_version_has_one_row() -> None:
     schedule = scheduled(f32(N, 19), "mk,kn->mn")
-    assert tiled_sizes(schedule.kernel) == (N,)
+    assert tiled_sizes(schedule.kernel) == ((N,),)
     lowered = lower(schedule.kernel)
     (choice,) = versions(lowered)
     assert not any(N in stmt.extent.args or stmt.extent is N for stmt in walk_stmts(choice.then) if isinstance(stmt, For))
@@ -69,3 +69,17 @@ def test_compiled() -> None:
     weights = np.random.default_rng(2).normal(size=(40, 70)).astype(np.float32)
     m = module([f32(N, 40)], lambda g, x: [g.one(Unary("tanh"), g.one(Contract("ik,kj->ij", dtypes.float32), x, g.one(constant(weights))))])
     check(m, *[[np.random.default_rng(n).normal(size=(n, 40)).astype(np.float32)] for n in (0, 1, 2, 50)], rtol=1e-4)
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 5), (3, 1), (4, 7), (0, 1)])
+def test_a_product_of_sizes_has_a_version_where_all_of_them_are_one(m: int, n: int) -> None:
+    schedule = scheduled(f32(M * N, 19), "mk,kn->mn")
+    assert tiled_sizes(schedule.kernel) == ((M, N),)
+    lowered = lower(schedule.kernel)
+    choices = [s for s in walk_stmts(lowered.body) if isinstance(s, If) and s.condition.op is Op.AND and s.otherwise is not None]
+    assert len(choices) == 1
+    rng = np.random.default_rng(0)
+    inputs = [rng.uniform(-1, 1, bind_shape(b.shape, {M: m, N: n})).astype(np.float32) for b in schedule.kernel.inputs]
+    (want,) = interpret(schedule.kernel, inputs, {M: m, N: n})
+    (got,) = interpret(lowered, inputs, {M: m, N: n})
+    np.testing.assert_allclose(got, want, rtol=1e-6)

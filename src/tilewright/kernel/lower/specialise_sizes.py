@@ -1,8 +1,8 @@
-"""A second version of a kernel for a size of 1.
+"""A second version of a kernel for sizes of 1.
 
 Register tiles compute several rows at once. Where the number of rows is a size that is 1 in many inferences (a batch, the one new token of
-a decoder, one step of a recurrent layer), a tile of six rows would do six times the work. With the size known to be 1, the other rows
-of the tile are stored nowhere, and their computation falls away.
+a decoder, one step of a recurrent layer), or a product of such sizes, a tile of six rows would do six times the work. With the sizes known
+to be 1, the other rows of the tile are stored nowhere, and their computation falls away.
 
     for t in range((n + 5) // 6): tile           if n == 1: tile with rows 1 to 5 gone
                                           ->     else: for t in range((n + 5) // 6): tile
@@ -10,24 +10,28 @@ of the tile are stored nowhere, and their computation falls away.
 
 from __future__ import annotations
 
-from tilewright.ir.expr import Expr, Op, const, equal, evaluate_int, free_vars, load, transform, var, walk
+import math
+
+from tilewright.ir.expr import Expr, Op, all_of, const, equal, evaluate_int, free_vars, load, transform, var, walk
 from tilewright.kernel.lower.simplify_statements import simplify_statements
 from tilewright.kernel.nodes import Buffer, For, If, Kernel, Let, Stmt, Store, map_stmt, walk_stmts, with_fields
 
 PROBES = (1, 2, 3, 5, 7, 8, 12, 30, 31, 100)
 
 
-def tiled_sizes(kernel: Kernel) -> tuple[Expr, ...]:
-    """The sizes, not bounded away from 1, over which loops run in unrolled tiles."""
+def tiled_sizes(kernel: Kernel) -> tuple[tuple[Expr, ...], ...]:
+    """The sizes, not bounded away from 1, over which loops run in unrolled tiles; together, where they run over a product of sizes."""
     unrolled = {loop.extent.value for loop in _loops(kernel) if loop.kind == "unrolled" and loop.extent.is_const}
     tiles = sorted(int(extent) for extent in unrolled if extent > 1)
-    found: dict[Expr, None] = {}
+    found: dict[tuple[Expr, ...], None] = {}
     for part in walk(*(loop.extent for loop in _loops(kernel))):  # extents of fused loops are products
         used = free_vars(part)
-        if part.op is Op.FLOORDIV and len(used) == 1 and used[0] in kernel.sizes and _may_be_one(used[0]):
-            values = [evaluate_int(part, {used[0]: n}) for n in PROBES]
-            if any(values == [-(-n // tile) for n in PROBES] for tile in tiles):
-                found[used[0]] = None
+        if part.op is Op.FLOORDIV and 1 <= len(used) <= 3 and all(v in kernel.sizes and _may_be_one(v) for v in used):
+            points = [PROBES[i:] + PROBES[:i] for i in range(len(used))]
+            counts = [math.prod(point) for point in zip(*points, strict=True)]
+            values = [evaluate_int(part, dict(zip(used, point, strict=True))) for point in zip(*points, strict=True)]
+            if any(values == [-(-n // tile) for n in counts] for tile in tiles):
+                found[used] = None
     return tuple(found)
 
 
@@ -40,23 +44,23 @@ def _loops(kernel: Kernel) -> list[For]:
     return [stmt for stmt in walk_stmts(kernel.body) if isinstance(stmt, For)]
 
 
-def specialise_sizes(kernel: Kernel, sizes: tuple[Expr, ...]) -> Kernel:
-    """The kernel (lowered) with a version for each of `sizes` being 1; buffers and layouts are those of the general version."""
+def specialise_sizes(kernel: Kernel, sizes: tuple[tuple[Expr, ...], ...]) -> Kernel:
+    """The kernel (lowered) with a version for each group of `sizes` being 1; buffers and layouts are those of the general version."""
     scratch = list(kernel.scratch)
     body = kernel.body
-    for bound in sizes:
-        version, own = _version(kernel, bound)
+    for group in sizes:
+        version, own = _version(kernel, group)
         scratch.extend(own)
-        body = If(equal(bound, const(1)), version, body)
+        body = If(all_of(*(equal(bound, const(1)) for bound in group)), version, body)
     result: Kernel = with_fields(kernel, body=body, scratch=tuple(scratch))
     return result
 
 
-def _version(kernel: Kernel, bound: Expr) -> tuple[Stmt, list[Buffer]]:
-    """The body for `bound` = 1, with variables and local buffers of its own."""
-    ending = f"_{bound.name}1"
+def _version(kernel: Kernel, group: tuple[Expr, ...]) -> tuple[Stmt, list[Buffer]]:
+    """The body for sizes of 1, with variables and local buffers of its own."""
+    ending = "".join(f"_{bound.name}1" for bound in group)
     locals_ = {b: Buffer(b.name + ending, b.dtype, b.shape, b.scope) for b in kernel.scratch if b.scope == "local"}
-    names: dict[Expr, Expr] = {bound: const(1)}
+    names: dict[Expr, Expr] = dict.fromkeys(group, const(1))
     for stmt in walk_stmts(kernel.body):
         if isinstance(stmt, (For, Let)):
             names[stmt.var] = var(stmt.var.name + ending, stmt.var.dtype)
