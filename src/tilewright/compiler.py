@@ -15,6 +15,7 @@ from tilewright.ir.types import TensorType
 from tilewright.kernel.schedule.given import GivenSchedules
 from tilewright.kernel.work import Work
 from tilewright.machine.description import Machine
+from tilewright.machine.dots import activation_dtype
 from tilewright.plan.build import PlannedConstant, build_plan
 from tilewright.plan.steps import Launch, Plan, walk_steps
 from tilewright.runtime.artifact import Artifact
@@ -41,6 +42,7 @@ from tilewright.transform.functions import on_all_functions
 from tilewright.transform.fuse import fuse, isolate
 from tilewright.transform.inline_calls import inline_calls
 from tilewright.transform.merge_rows import merge_rows
+from tilewright.transform.integer_products import integer_products
 from tilewright.transform.phase_convolutions import phase_convolutions
 from tilewright.transform.push_movement import push_movement
 from tilewright.transform.recognise import recognise_composites
@@ -70,6 +72,13 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
     return (
         GraphPass("sink_constants", sink_constants, 0, "first: constants that reach loop bodies can be folded and packed there"),
         GraphPass("simplify", simplify_graph, 1, "canonical form, which every pattern below is written in"),
+        GraphPass(
+            "integer_products",
+            lambda f: integer_products(f, activation_dtype(machine)),
+            1,
+            "after simplify, which brings transposes into products; before folding, which would make floats of weights",
+            False,
+        ),
         GraphPass("fold_constants", fold_constants, 1, "after simplify, which brings constants together; patterns match constants"),
         GraphPass("recognise_composites", recognise_composites, 1, "while decomposed norms, GELUs, softmaxes stand as exported", False),
         GraphPass("push_movement", push_movement, 1, "after recognition, which wants last axes; before weights meet what follows"),

@@ -38,3 +38,17 @@ def test_convolutions_are_those_of_plain_layouts(kind: str, stride: int, dilatio
     (blocked,) = check(BlockedConvolution(*window, depthwise, 4), given, w)
     want = Convolution(*window, 8 if depthwise else 1, dtypes.float32).reference((x, w))[0]
     np.testing.assert_allclose(Unblock(const(8)).reference((blocked,))[0], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["dense", "few channels", "depthwise in int32", "depthwise in float32"])
+def test_bytes_are_summed_exactly(kind: str) -> None:
+    depthwise, few = kind.startswith("depthwise"), kind == "few channels"
+    dtype = dtypes.float32 if kind.endswith("float32") else dtypes.int32
+    inputs = 3 if few else 8
+    x = RNG.choice(np.array([0, 255, 254, 1], np.uint8), (2, inputs, 6, 7))
+    w = RNG.choice(np.array([-128, 127, -1], np.int8), (8, 1 if depthwise else inputs, 3, 3))
+    window = ((1, 1), (1, 1), as_shape((1, 1)), as_shape((1, 1)))
+    weights = np.pad(w, ((0, 0), (0, 1), (0, 0), (0, 0))) if few else w
+    (blocked,) = check(BlockedConvolution(*window, depthwise, 8, dtype), Block(4 if few else 8).reference((x,))[0], weights)
+    want = Convolution(*window, 8 if depthwise else 1, dtypes.int32).reference((x, w))[0]
+    np.testing.assert_array_equal(Unblock(const(8)).reference((blocked,))[0].astype(np.int32), want)

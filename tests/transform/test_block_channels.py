@@ -14,9 +14,11 @@ from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, GraphBuilder, Value, walk_nodes
 from tilewright.graph.ops import (
     Binary,
+    Cast,
     Concat,
     Convolution,
     Fused,
+    Pad,
     Reduce,
     Select,
     Softmax,
@@ -26,7 +28,7 @@ from tilewright.graph.ops import (
 )
 from tilewright.ir import dtypes
 from tilewright.ir.expr import size
-from tilewright.ir.types import TensorType, as_shape
+from tilewright.ir.types import TensorType, as_shape, tensor
 from tilewright.machine.targets import named_machine
 from tilewright.support.settings import Settings
 from tilewright.transform.block_channels import block_channels
@@ -133,6 +135,31 @@ def test_symbolic_space() -> None:
     for extent in (4, 9):
         x = RNG.uniform(-1, 1, (1, 3, extent, 6)).astype(np.float32)
         np.testing.assert_allclose(interpret(after, [x])[0], interpret(before, [x])[0], rtol=2e-5, atol=2e-5)
+
+
+def test_convolutions_of_bytes_are_blocked_with_what_converts_between_them() -> None:
+    def bytes_conv(g: GraphBuilder, x: Value, outputs: int, groups: int = 1) -> Value:
+        w = g.one(constant(RNG.integers(-128, 128, (outputs, int(x.shape[1].value) // groups, 3, 3)).astype(np.int8)))
+        one = as_shape((1, 1))
+        padded = g.one(Pad((*as_shape((0, 0)), *one), (*as_shape((0, 0)), *one), "constant"), x, g.one(constant(7, dtypes.uint8)))
+        return g.one(Convolution((1, 1), (1, 1), as_shape((0, 0)), as_shape((0, 0)), groups, dtypes.int32), padded, w)
+
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        y = x
+        for outputs, groups in ((8, 1), (8, 8), (6, 1)):
+            scaled = g.one(Binary("mul"), g.one(Cast(dtypes.float32), bytes_conv(g, y, outputs, groups)), per_channel(g, outputs))
+            y = g.one(
+                Cast(dtypes.uint8), g.one(Binary("bitwise_and"), g.one(Cast(dtypes.int32), scaled), g.one(constant(127, dtypes.int32)))
+            )
+        return (y,)
+
+    before = function("p", [tensor(dtypes.uint8, (2, 3, 5, 6))], body)
+    after = fold_constants(block_channels(before, 4))
+    x = RNG.integers(0, 256, (2, 3, 5, 6)).astype(np.uint8)
+    np.testing.assert_array_equal(interpret(after, [x])[0], interpret(before, [x])[0])
+    found = names(after)
+    assert found.count("blocked_convolution") == 3
+    assert found.count("block") == found.count("unblock") == 1
 
 
 @pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2"])

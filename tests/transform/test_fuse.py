@@ -11,6 +11,7 @@ from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, GraphBuilder, Origin, Value, walk_nodes
 from tilewright.graph.ops import (
     Binary,
+    Cast,
     Contract,
     Convolution,
     Fused,
@@ -149,3 +150,16 @@ def test_equal_groups_are_one_operator_with_origins_of_their_own() -> None:
     assert first.op is second.op
     assert [str(part) for part in first.origin.parts] == ["Gather node 'first'", "Exp node 'first'"]
     assert [str(part) for part in second.origin.parts] == ["Gather node 'second'", "Exp node 'second'"]
+
+
+def test_a_second_product_that_ends_in_bytes_is_stored_in_bytes() -> None:
+    """Its 32-bit sums would be four times the memory."""
+
+    def branch(g: GraphBuilder, x: Value, w: Value) -> Value:
+        sums = g.one(Convolution((1, 1), (1, 1), as_shape((0, 0)), as_shape((0, 0)), 1, F32), x, w)
+        return g.one(Cast(dtypes.uint8), g.one(Unary("abs"), sums))
+
+    def body(g: GraphBuilder, x: Value, w: Value, v: Value) -> Sequence[Value]:
+        return (g.one(Binary("max"), branch(g, x, w), branch(g, x, v)),)
+
+    assert sorted(fused([IMAGE, f32(2, 2, 1, 1), f32(2, 2, 1, 1)], body)) == ["convolution_abs_cast", "convolution_abs_cast_max"]

@@ -18,6 +18,7 @@ from tilewright.graph.ops import (
     Binary,
     Block,
     BlockedConvolution,
+    Cast,
     Concat,
     Constant,
     Convolution,
@@ -36,18 +37,19 @@ from tilewright.graph.ops import (
     constant,
 )
 from tilewright.graph.ops.compose import cast, widen
-from tilewright.graph.shapes import dims_equal, is_one
+from tilewright.graph.shapes import dims_equal, is_one, is_zero
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const
 
 # Lanes past the last channel hold what these make of zeros. It must stay finite, or the zero weights of the next convolution give NaN.
 FINITE = frozenset(
     {"add", "sub", "mul", "max", "min", "neg", "abs", "sigmoid", "tanh", "erf", "exp", "floor", "ceil", "round", "select"}
-    | {"gelu", "hard_swish", "softplus"}
+    | {"gelu", "hard_swish", "softplus", "cast"}
 )
 FLOATS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)  # narrow ones are converted where they are read and stored
 WORTH = 2.0  # times the arithmetic that filling up blocks may cost
-FEW = 4  # input channels up to this are read from the plain layout
+BYTES = (dtypes.uint8, dtypes.int8)
+FEW = 4  # input channels up to this are read from the plain layout; those of bytes from blocks of so many, which one instruction takes
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ class _Blocker:
 
 
 def block_channels(function: Function, lanes: int) -> Function:
-    """The function with convolutions of floats by constant weights, and what can follow them, in blocks of `lanes` channels."""
+    """The function with convolutions of floats or bytes by constant weights, and what can follow them, in blocks of `lanes` channels."""
     if lanes < 2 or not any(_starts(node, lanes) for node in walk_nodes(function.results)):
         return function
     state = _Blocker(lanes)
@@ -108,12 +110,15 @@ def block_channels(function: Function, lanes: int) -> Function:
 
 
 def _starts(node: Node, lanes: int) -> bool:
-    """A convolution that is worth blocking: of floats, static channels that nearly fill blocks, constant weights, dense or depthwise."""
+    """A convolution that is worth blocking: of floats or bytes, static channels that nearly fill blocks, constant weights, dense or
+    depthwise."""
     op = node.op
-    if not isinstance(op, Convolution) or op.dtype not in FLOATS or not isinstance(node.inputs[1].op, Constant):
+    if not isinstance(op, Convolution) or not isinstance(node.inputs[1].op, Constant):
         return False
     x, w = (value.type for value in node.inputs)
-    if x.dtype is not op.dtype or w.dtype is not op.dtype or not (w.is_static and x.shape[1].is_const):
+    floats = op.dtype in FLOATS and x.dtype is op.dtype and w.dtype is op.dtype
+    sums = op.dtype in (dtypes.int32, dtypes.float32) and x.dtype in BYTES and w.dtype in BYTES
+    if not (floats or sums) or not (w.is_static and x.shape[1].is_const):
         return False
     depthwise = op.groups == x.shape[1].value == w.shape[0].value
     if not (depthwise or op.groups == 1):
@@ -128,8 +133,11 @@ def _blocked(state: _Blocker, node: Node) -> Value | None:
     match op:
         case Convolution() if _starts(node, state.lanes):
             return _convolution(state, node, op)
-        case Unary() | Binary() | Select() | Gelu() | HardSwish() | Softplus():
+        case Unary() | Binary() | Select() | Cast() | Gelu() | HardSwish() | Softplus():
             return _elementwise(state, node)
+        case Pad(mode="constant") if node.inputs[0] in state.blocked and all(is_zero(e) for e in (*op.low[:2], *op.high[:2])):
+            wide = replace(op, low=(*op.low, const(0)), high=(*op.high, const(0)))
+            return state.g.one(wide, state.blocked[node.inputs[0]], state.plain_form(node.inputs[1]))
         case WindowReduce():
             return _pooled(state, node, op)
         case Reduce():
@@ -145,11 +153,15 @@ def _convolution(state: _Blocker, node: Node, op: Convolution) -> Value:
     x, w = node.inputs
     depthwise = op.groups > 1 and op.groups == w.shape[0].value
     few = not depthwise and x not in state.blocked and x.shape[1].value <= FEW
-    data = state.plain_form(x) if few else state.blocked_form(x)
-    inputs = w.shape[1] if depthwise or few else data.shape[1] * state.lanes
+    sums = op.dtype if w.type.dtype in BYTES else dtypes.float32
+    if few and w.type.dtype in BYTES:
+        data = state.g.one(Block(FEW), state.plain_form(x))
+    else:
+        data = state.plain_form(x) if few else state.blocked_form(x)
+    inputs = w.shape[1] if depthwise or data.type.rank == w.type.rank else data.shape[1] * data.shape[-1]
     outputs = -(-int(w.shape[0].value) // state.lanes) * state.lanes
     weights = _padded(state, widen(state.g, state.plain_form(w)), (const(outputs), inputs, *w.shape[2:]))
-    blocked = BlockedConvolution(op.strides, op.dilations, op.low, op.high, depthwise, state.lanes)
+    blocked = BlockedConvolution(op.strides, op.dilations, op.low, op.high, depthwise, state.lanes, sums)
     return cast(state.g, state.g.one(blocked, widen(state.g, data), weights), op.dtype)
 
 

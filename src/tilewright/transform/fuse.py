@@ -113,10 +113,17 @@ def _joins(node: Node, pattern: Pattern, group: Group, users: dict[Node, list[No
         return all(_reads_once(node, user) or pattern.cheap for user in readers)
     feeds_core = _reaches(node, core, group)
     if not feeds_core:
-        return all(_reads_once(node, user) or pattern.cheap for user in readers)
+        # a second product of the group that ends in a narrower dtype is stored in that, by a kernel of its own
+        return all(_reads_once(node, user) or pattern.cheap for user in readers) and not (_narrows(node) and _ends_a_product(node, users))
     if isinstance(core.op, PRODUCTS):
         return pattern.movement and node.types[0].count is not const(1) and all(user is core for user in readers) and _keeps_rows(node)
     return pattern_of(core).blocks == 1 and pattern.cheap and not _ends_a_product(node, users)
+
+
+def _narrows(node: Node) -> bool:
+    """The result takes less memory than an operand of its shape."""
+    (result,) = node.types
+    return any(value.shape == result.shape and value.type.dtype.bits > result.dtype.bits for value in node.inputs)
 
 
 def _ends_a_product(node: Node, users: dict[Node, list[Node]]) -> bool:

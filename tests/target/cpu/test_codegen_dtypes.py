@@ -232,6 +232,17 @@ def test_clamped_floats_become_bytes() -> None:
         np.testing.assert_array_equal(got, np.clip(np.round(x), -128, 127).astype(np.int8))
 
 
+def test_clamped_floats_are_rounded_half_to_even_as_they_are_converted() -> None:
+    x = np.concatenate([np.arange(-130, 130, 0.5), [np.inf, -np.inf, 1e20, -1e20]]).astype(np.float32)[-LANES:]
+
+    def rounded(a: Expr) -> Expr:
+        bounded = expr.minimum(expr.maximum(a, const(-120.0, dtypes.float32)), const(130.0, dtypes.float32))
+        return cast(dtypes.uint8, cast(dtypes.int32, call("round", bounded)) + 120)
+
+    for got in both(elementwise(rounded, [dtypes.float32]), x):
+        np.testing.assert_array_equal(got, (np.rint(np.clip(x, -120, 130)) + 120).astype(np.uint8))
+
+
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16], ids=str)
 def test_remainders_are_exact(dtype: DType) -> None:
     a, b = samples(dtype, LANES), np.roll(samples(dtype, LANES), 7)

@@ -19,7 +19,7 @@ from tilewright.graph.ops.padding import pad_block, padded_element, windowed_dim
 from tilewright.graph.shapes import canonical, dims_equal, format_shape
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, const, less, select
+from tilewright.ir.expr import Expr, cast, const, less, select
 from tilewright.ir.types import TensorType
 from tilewright.kernel.builder import KernelBuilder, Tensor
 from tilewright.support.errors import TypeRuleError
@@ -94,8 +94,9 @@ class Unblock(Operator):
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockedConvolution(Operator):
     """A convolution with blocked channels: result [N, ceil(O/lanes), *S', lanes]. The weights keep the shape that `Convolution` takes,
-    [O, C, *K] or [C, 1, *K] (`depthwise`), with O and C multiples of the lanes (the caller pads them). The input is blocked, or, where it
-    has few channels, plain [N, C, *S]. float32."""
+    [O, C, *K] or [C, 1, *K] (`depthwise`), with O and C multiples of the lanes of the result and of the input (the caller pads them). The
+    input is blocked, by lanes of its own, or, where it has few channels, plain [N, C, *S]. `dtype` is that of the sum; bytes are summed in
+    int32 or float32."""
 
     name: ClassVar[str] = "blocked_convolution"
     strides: tuple[int, ...]
@@ -104,10 +105,7 @@ class BlockedConvolution(Operator):
     high: tuple[Expr, ...]
     depthwise: bool
     lanes: int
-
-    @property
-    def dtype(self) -> DType:
-        return dtypes.float32
+    dtype: DType = dtypes.float32
 
     def _plain(self, x: TensorType, w: TensorType) -> bool:
         """Whether the input is not blocked."""
@@ -118,11 +116,13 @@ class BlockedConvolution(Operator):
         x, w = inputs
         rank = w.rank - 2
         plain = self._plain(x, w)
-        if not plain and (x.rank != w.rank + 1 or x.shape[-1] is not const(self.lanes)):
+        if not plain and (x.rank != w.rank + 1 or not x.shape[-1].is_const or (self.depthwise and x.shape[-1] is not const(self.lanes))):
             raise TypeRuleError(f"blocked_convolution: {format_shape(x.shape)} is not blocked for the weights {format_shape(w.shape)}")
-        if not (w.shape[0].is_const and w.shape[0].value % self.lanes == 0) or x.dtype is not self.dtype or w.dtype is not self.dtype:
-            raise TypeRuleError(f"blocked_convolution: {w!r} are no float32 weights of whole blocks")
-        channels = x.shape[1] if plain else x.shape[1] * self.lanes
+        if not (w.shape[0].is_const and w.shape[0].value % self.lanes == 0):
+            raise TypeRuleError(f"blocked_convolution: {w!r} are no weights of whole blocks")
+        if not all(t.dtype is self.dtype or (t.dtype.is_integer and t.dtype.bits == 8) for t in inputs):
+            raise TypeRuleError(f"blocked_convolution of {x.dtype} and {w.dtype} in {self.dtype} is not defined")
+        channels = x.shape[1] if plain else x.shape[1] * x.shape[-1]
         wanted = w.shape[0] if self.depthwise else w.shape[1]
         if (self.depthwise and plain) or not dims_equal(canonical(channels), wanted):
             raise TypeRuleError(f"blocked_convolution: the input has {canonical(channels)!r} channels, the weights take {wanted!r}")
@@ -156,12 +156,15 @@ class BlockedConvolution(Operator):
             out = ob * self.lanes + o
             if self.depthwise:
                 inside, element = padded_element(x, (n, ob, *source(spatial, reduced), o), low, high)
-                return select(inside, element * w[(out, zero, *reduced)], const(0, self.dtype))
+                return select(inside, product(element, w[(out, zero, *reduced)]), const(0, self.dtype))
             if plain:
-                return padded[(n, reduced[0], *source(spatial, reduced[1:]))] * w[(out, reduced[0], *reduced[1:])]
+                return product(padded[(n, reduced[0], *source(spatial, reduced[1:]))], w[(out, reduced[0], *reduced[1:])])
             cb, taps, c = reduced[0], reduced[1:-1], reduced[-1]
-            return padded[(n, cb, *source(spatial, taps), c)] * w[(out, cb * self.lanes + c, *taps)]
+            return product(padded[(n, cb, *source(spatial, taps), c)], w[(out, cb * x.shape[-1] + c, *taps)])
+
+        def product(a: Expr, b: Expr) -> Expr:
+            return cast(self.dtype, a) * cast(self.dtype, b)
 
         taps = w.shape[2:]
-        extents = taps if self.depthwise else (w.shape[1], *taps) if plain else (x.shape[1], *taps, const(self.lanes))
+        extents = taps if self.depthwise else (w.shape[1], *taps) if plain else (x.shape[1], *taps, x.shape[-1])
         return (reduce_block(k, "blocked_convolution", shape, extents, value, "sum"),)

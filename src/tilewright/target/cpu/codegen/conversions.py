@@ -101,6 +101,16 @@ def _saturated(fn: Function, value: Operand, source: DType, through: str, signed
     return fn.op(f"select <{lanes} x i1> {known}, {wide} {result}, {wide} zeroinitializer")
 
 
+def rounded_integer(fn: Function, value: Operand, target: DType, lanes: int) -> Operand:
+    """The nearest integer, half to even, of a float32 that is known to be in the range of `target` (or NaN, which gives any number): one
+    instruction on x86, where rounding and then truncating are two."""
+    wide, source = vector("i32", lanes), vector("float", lanes)
+    name = f"@llvm.lrint.{mangled('i32', lanes)}.{mangled('float', lanes)}"
+    fn.module.declare(f"declare {wide} {name}({source})")
+    result = fn.op(f"freeze {wide} {fn.op(f'call {wide} {name}({source} {value})')}")
+    return result if target.bits == 32 else fn.op(f"trunc {wide} {result} to {vector(value_type(target), lanes)}")
+
+
 def mangled(type_: str, lanes: int) -> str:
     """A type as it stands in the name of an overloaded intrinsic: `v16f32`."""
     return (f"v{lanes}" if lanes else "") + {"float": "f32", "double": "f64"}.get(type_, type_)

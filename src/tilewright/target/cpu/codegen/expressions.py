@@ -18,7 +18,7 @@ from tilewright.machine.description import Machine
 from tilewright.machine.dots import DotInstruction, dot_instructions
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen import arithmetic, memory
-from tilewright.target.cpu.codegen.conversions import convert, from_memory, to_memory
+from tilewright.target.cpu.codegen.conversions import convert, from_memory, rounded_integer, to_memory
 from tilewright.target.cpu.codegen.dot import emit_dot, is_dot_call
 from tilewright.target.cpu.codegen.facts import Facts, Terms
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, lane_numbers, memory_type, number, splat_constant, value_type, vector
@@ -285,7 +285,11 @@ class ExprEmitter:
     def _apply(self, e: Expr, args: list[Operand], lanes: int) -> Operand:
         op, fn, dtype = e.op, self.fn, e.args[0].dtype
         if op is Op.CAST:
-            return convert(fn, args[0], dtype, e.dtype, lanes, self.style.native_half, _is_clamped(e.args[0], e))
+            inner = e.args[0]
+            is_rounded = inner.op is Op.CALL and inner.attr == "round" and dtype is dtypes.float32 and e.dtype.bits <= 32
+            if is_rounded and _is_clamped(inner.args[0], e):
+                return rounded_integer(fn, (self.vector if lanes else self.scalar)(inner.args[0]), e.dtype, lanes)
+            return convert(fn, args[0], dtype, e.dtype, lanes, self.style.native_half, _is_clamped(inner, e))
         if op is Op.BITCAST:
             return self._bitcast(e, args[0], lanes)
         if op is Op.NOT:
