@@ -102,6 +102,21 @@ COMPLAINTS: list[tuple[str, Kernel]] = [
 ]  # fmt: skip
 
 
+def test_lanes_may_accumulate_into_one_element() -> None:
+    total = Buffer("y", F32, ())
+    sum_of = Store(total, (), load(total, ()) + load(T4, (V,)))
+    verify(_reduced(Block("y", (BlockIter(V, const(4), "reduction"),), (I,), sum_of, Store(total, (), ONE)), total))
+    with pytest.raises(VerifyError, match="store to the same element"):
+        verify(_reduced(Store(total, (), load(T4, (I,))), total))
+
+
+T4 = Buffer("t4", F32, (const(4),))
+
+
+def _reduced(body: Any, total: Buffer) -> Kernel:
+    return Kernel("f", (T4,), (total,), For(I, const(4), body, "vectorized"), ())
+
+
 @pytest.mark.parametrize(("what", "kernel"), COMPLAINTS, ids=[what for what, _ in COMPLAINTS])
 def test_refuses(what: str, kernel: Kernel) -> None:
     with pytest.raises(VerifyError, match=what) as raised:

@@ -35,6 +35,8 @@ from tilewright.kernel.python_source import unguarded
 from tilewright.kernel.script import excerpt
 from tilewright.support.errors import VerifyError
 
+LANE_REDUCTIONS = frozenset({Op.ADD, Op.MUL, Op.MIN, Op.MAX, Op.AND, Op.OR, Op.XOR})
+
 
 def verify(kernel: Kernel) -> None:
     """Raises VerifyError for the first fault, with the lines of the script around it."""
@@ -62,6 +64,7 @@ class _Checker:
     inner: set[Buffer] = field(default_factory=set)  # scratch of the blocks around
     depth_of: dict[Buffer, int] = field(default_factory=dict)
     loops: list[_Loop] = field(default_factory=list)
+    combined: frozenset[Expr] = frozenset()  # vectorized loops whose lanes one accumulation combines
     parallel_count: int = 0
     private: dict[int, list[Buffer]] = field(default_factory=dict)
     guarded: bool = False
@@ -158,7 +161,9 @@ class _Checker:
         if self.guarded:
             return
         for loop in self.loops[self.depth_of[buffer] :]:
-            if buffer in loop.private or _at_most_one(loop.stmt.extent):
+            if buffer in loop.private or _at_most_one(loop.stmt.extent) or loop.stmt.var in self.combined:
+                continue
+            if loop.stmt.kind == "vectorized" and _accumulates(stmt):
                 continue
             reached = [self.reached(v) for index in stmt.indices for v in free_vars(index)]
             if any(d is None or loop.stmt.var in d for d in reached) or _has_loads(*stmt.indices):
@@ -214,7 +219,10 @@ class _Checker:
         outer_guarded = self.guarded
         self.guarded = outer_guarded or block.predicate is not TRUE
         if block.init is not None:
+            starts = [reach for it, reach in zip(block.iters, reaches, strict=True) if it.kind == "reduction" and reach is not None]
+            self.combined = frozenset().union(*starts) if _accumulates(block.body) else frozenset()
             self.stmt(block.init)
+            self.combined = frozenset()
         self.stmt(block.body)
         self.guarded = outer_guarded
         for buffer in block.scratch:
@@ -235,7 +243,7 @@ class _Checker:
         reach = frozenset().union(*known) if len(known) == len(reaches) and not _has_loads(binding) else None
         if it.kind == "reduction":
             for loop in self.loops:
-                if reach is not None and loop.stmt.var in reach:
+                if reach is not None and loop.stmt.var in reach and not (loop.stmt.kind == "vectorized" and _accumulates(block.body)):
                     self.fail(
                         f"the reduction iter {it.var.name} is bound to the {loop.stmt.kind} loop over {loop.stmt.var.name}",
                         "its iterations would update one element at a time",
@@ -329,6 +337,14 @@ class _Checker:
 
 def _has_loads(*exprs: Expr) -> bool:
     return next(loads(*exprs), None) is not None
+
+
+def _accumulates(stmt: Stmt) -> bool:
+    """b[i] = b[i] op x, with an operation by which lanes can be combined before the element."""
+    if not isinstance(stmt, Store) or stmt.value.op not in LANE_REDUCTIONS:
+        return False
+    own = [a for a in stmt.value.args if a.op is Op.LOAD and a.attr is stmt.buffer and a.args == stmt.indices]
+    return len(own) == 1
 
 
 def _at_most_one(extent: Expr) -> bool:

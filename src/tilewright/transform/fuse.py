@@ -6,7 +6,8 @@ group can compute it without doing work twice:
 * injective producers (elementwise, movement, iota ...) join injective groups and the input side of reductions;
 * a core (contraction, convolution, reduction, normalisation ...) joins a group of elementwise users that read it point by point: they
   become its epilogue;
-* only data movement joins the input side of contractions and convolutions, which read each element many times.
+* only data movement joins the input side of contractions and convolutions, which read each element many times; but for a softmax and the
+  product before it (`attention_groups`).
 
 Whether an operator is injective, what it reads point by point and what it costs is read off its kernel definition (`patterns.py`).
 """
@@ -34,6 +35,7 @@ from tilewright.graph.ops import (
 )
 from tilewright.ir.expr import const
 from tilewright.ir.prove import equal_dims
+from tilewright.transform.attention_groups import joins_attention
 from tilewright.transform.patterns import Pattern, pattern_of
 
 STRUCTURAL = (Parameter, Constant, Reshape, RefineShape, BindSize, If, Loop, Call, Fused)
@@ -85,7 +87,7 @@ def fuse(function: Function) -> Function:
         group = None if node in results else _group_of_users(node, users[node], groups)
         if group is None or not _joins(node, pattern, group, users):
             group = Group(core=None if pattern.injective else node)
-        elif not pattern.injective:
+        elif not pattern.injective and group.core is None:
             group.core = node
         group.nodes.append(node)
         groups[node] = group
@@ -106,6 +108,10 @@ def _joins(node: Node, pattern: Pattern, group: Group, users: dict[Node, list[No
     core = group.core
     if core is not None and pattern_of(core).opaque:
         return False
+    if core is not None and isinstance(core.op, Contract):
+        attends = joins_attention(node, core, group.nodes)
+        if attends is not None:
+            return attends
     readers = [user for user in group.nodes if any(value.node is node for value in user.inputs)]
     if not pattern.injective:
         return core is None and _elementwise_from(node, group)

@@ -9,6 +9,7 @@ from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.support.errors import ScheduleError
+from tilewright.target.cpu.rules.attention import schedule_attention
 from tilewright.target.cpu.rules.contraction import schedule_contraction
 from tilewright.target.cpu.rules.dot import schedule_dot
 from tilewright.target.cpu.rules.inline import inline_producers
@@ -33,6 +34,10 @@ def schedule_kernel(
         winograd = schedule_winograd(s, names, machine, space)
         if winograd is not None:
             return winograd
+    with suppress(ScheduleError), space.attempt():
+        attention = schedule_attention(s, machine, reassociate, space)
+        if attention is not None:
+            return schedule_rest(attention, machine, reassociate, names, space)
     products = [name for name in s.blocks() if as_product(block_of(s, name)) is not None]
     for name in products:
         try:
