@@ -37,7 +37,7 @@ def schedule_reduction(
     """Vectorise the nest of one reduction block; at the root also parallelise it and compute its elementwise consumers with it. `constants`
     are the inputs that may be repacked."""
     block = block_of(s, name)
-    if not spatial(block) or _along_reduction(s, name):
+    if not spatial(block) or runs_along_reduction(s, name):
         if reassociate:
             return reduce_along_memory(s, name, machine, parallel, space if space is not None else Space())
         outer = list(s.loops_of(name)[-len(block.iters) :])[: len(spatial(block))]
@@ -45,7 +45,7 @@ def schedule_reduction(
     return reduce_lanes(s, name, machine, parallel, constants)
 
 
-def _along_reduction(s: Schedule, name: str) -> bool:
+def runs_along_reduction(s: Schedule, name: str) -> bool:
     """Memory runs along the last reduction axis rather than along the last output axis."""
     block = block_of(s, name)
     last, inner = spatial(block)[-1], reductions(block)[-1]

@@ -11,7 +11,7 @@ from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
-from tilewright.target.cpu.rules.reduction import schedule_reduction
+from tilewright.target.cpu.rules.reduction import runs_along_reduction, schedule_reduction
 from tilewright.target.cpu.rules.structure import block_of, extent_value, is_injective, is_reduction, reductions, spatial, writes_output
 
 ROWS = (1, 2, 4, 8)  # rows computed together
@@ -28,6 +28,8 @@ def schedule_rows(s: Schedule, machine: Machine, reassociate: bool = True, space
     if not any(is_reduction(block_of(s, name)) for name in names):
         return s
     last = outputs[0]
+    if len(names) == 2 and is_reduction(block_of(s, names[0])) and not runs_along_reduction(s, names[0]):
+        return s  # each lane has a sum of its own, and what follows is computed on it
     loops = s.loops_of(last)
     for depth in range(min(len(spatial(block_of(s, name))) for name in names), 0, -1):
         try:
