@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from tilewright.ir.expr import Expr
-from tilewright.kernel.nodes import Block, BlockIter, Store
+from tilewright.kernel.nodes import Block, BlockIter, Buffer, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
@@ -272,6 +272,8 @@ def _tile_loops(
         s, (row_tile, row_part) = s.split(row, tile.rows)
         inner = [row_part, *inner]
         tiles = [panel, *streamed, row_tile]
+    if not outer and packing is None:
+        s, outer, tiles = _share_rows(s, name, tile, tiles, machine, space)
     s = s.reorder(*outer, *tiles, *reduced, *inner)
     if middle is not None:
         s = _place_copy(s, middle, [it.var for it in spatial(block)].index(tile.vector.var), tiles[-1], tile)
@@ -300,6 +302,33 @@ def _tile_loops(
         s = schedule_nest(s, packing, machine, parallel=False)
         return parallelise(s, [*outer, panel])
     return parallelise(s, [*outer, *tiles])
+
+
+def _share_rows(
+    s: Schedule, name: str, tile: Tile, tiles: list[str], machine: Machine, space: Space
+) -> tuple[Schedule, list[str], list[str]]:
+    """Loops to put outside of the panels so that threads share the work by rows rather than by panels; and the tile loops that are left.
+
+    By panels, each thread reads all rows, of which it wrote its part while the kernel before ran; by rows, each reads all panels."""
+    for loop in tiles[1:]:
+        extent = s.nest.loop(loop).stmt.extent
+        if not extent.is_const or extent.value < max(machine.cores, 2):
+            continue
+        parts = next(n for n in range(machine.cores, int(extent.value) + 1) if extent.value % n == 0)
+        if parts > 4 * machine.cores:
+            continue
+        remote = 1 - 1 / machine.cores
+        size = {by: _bytes(load.attr) * remote for by, load in ((1, tile.broadcast), (parts, tile.panel))}
+        why = "bytes that threads read and did not write"
+        if space.choose(f"{name}.row_parts", (1, parts) if parts > 1 else (1,), size.__getitem__, why) == 1:
+            break
+        s, (part, rest) = s.split(loop, (parts, int(extent.value) // parts))
+        return s, [part], [rest if old == loop else old for old in tiles]
+    return s, [], tiles
+
+
+def _bytes(buffer: Buffer) -> int:
+    return math.prod(extent_value(dim) for dim in buffer.shape) * buffer.dtype.bytes
 
 
 def _prefetch_panel(s: Schedule, name: str, tile: Tile, tiles: list[str], reduced: list[str], machine: Machine, space: Space) -> Schedule:
