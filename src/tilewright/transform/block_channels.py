@@ -1,8 +1,8 @@
 """Channel-blocked layouts for convolutions and what surrounds them (NCHW -> NCHW[x]c).
 
-Walks from parameters to results and keeps, for each value, its blocked form where it has one. Convolutions start blocked regions;
-elementwise operators, pooling, reductions over space and concatenation of whole blocks continue them; everything else reads the plain
-form, which is made where it is first asked for. Weights stay as they are: kernels that read them pack them for their own tiles.
+Walks from parameters to results and keeps, for each value, its blocked form where it has one. Dense convolutions start blocked regions;
+depthwise ones, elementwise operators, pooling, reductions over space and concatenation of whole blocks continue them; everything else reads
+the plain form, which is made where it is first asked for. Weights stay as they are: kernels that read them pack them for their own tiles.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _blocked(state: _Blocker, node: Node) -> Value | None:
     """The blocked form of the node's result, or None where it stays plain."""
     op = node.op
     match op:
-        case Convolution() if _starts(node, state.lanes):
+        case Convolution() if _starts(node, state.lanes) and (op.groups == 1 or node.inputs[0] in state.blocked):
             return _convolution(state, node, op)
         case Unary() | Binary() | Select() | Cast() | Gelu() | HardSwish() | Softplus():
             return _elementwise(state, node)

@@ -41,7 +41,11 @@ def counts(kernel: Kernel) -> tuple[int, int]:
     return sum(isinstance(s, If) for s in stmts), sum(e.op is Op.SELECT for s in stmts for e in walk(*own_exprs(s)))
 
 
-@pytest.mark.parametrize(("step", "identity"), [(add, 0.0), (maximum, float32.lowest)])
+def weighted(a: Expr, b: Expr) -> Expr:
+    return a + b * const(0.5, float32)
+
+
+@pytest.mark.parametrize(("step", "identity"), [(add, 0.0), (weighted, 0.0), (maximum, float32.lowest)])
 def test_padding_becomes_a_branch(step: Callable[[Expr, Expr], Expr], identity: float) -> None:
     kernel = window("serial", step, identity)
     skipped = skip_identity(kernel)

@@ -155,15 +155,18 @@ class BlockedConvolution(Operator):
             spatial, o, reduced = rest[:rank], rest[rank], rest[rank + 1 :]
             out = ob * self.lanes + o
             if self.depthwise:
-                inside, element = padded_element(x, (n, ob, *source(spatial, reduced), o), low, high)
-                return select(inside, product(element, w[(out, zero, *reduced)]), const(0, self.dtype))
+                own = (n, ob, *source(spatial, reduced), o)
+                return product(padded_element(x, own, low, high, const(0, self.dtype), widened), w[(out, zero, *reduced)])
             if plain:
                 return product(padded[(n, reduced[0], *source(spatial, reduced[1:]))], w[(out, reduced[0], *reduced[1:])])
             cb, taps, c = reduced[0], reduced[1:-1], reduced[-1]
             return product(padded[(n, cb, *source(spatial, taps), c)], w[(out, cb * x.shape[-1] + c, *taps)])
 
+        def widened(element: Expr) -> Expr:
+            return cast(self.dtype, element)
+
         def product(a: Expr, b: Expr) -> Expr:
-            return cast(self.dtype, a) * cast(self.dtype, b)
+            return widened(a) * widened(b)
 
         taps = w.shape[2:]
         extents = taps if self.depthwise else (w.shape[1], *taps) if plain else (x.shape[1], *taps, x.shape[-1])

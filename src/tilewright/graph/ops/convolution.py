@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.graph.node import Array, Operator
 from tilewright.graph.ops.blocks import reduce_block, rounded
 from tilewright.graph.ops.elementwise import expect_inputs
-from tilewright.graph.ops.padding import pad_array, pad_block, window_views, windowed_dim
+from tilewright.graph.ops.padding import pad_array, pad_block, padded_element, window_views, windowed_dim
 from tilewright.graph.ops.scalars import arithmetic_dtype
 from tilewright.graph.shapes import canonical, dims_equal, format_shape, is_one
 from tilewright.ir.dtypes import DType
@@ -107,9 +107,10 @@ class Convolution(Operator):
         x, w = inputs
         accumulator = arithmetic_dtype(self.dtype)
         zero = const(0)
-        padded = pad_block(k, x, (zero, zero, *self.low), (zero, zero, *self.high), const(0, x.dtype))
+        low, high = (zero, zero, *self.low), (zero, zero, *self.high)
         shape = self._shape(x.shape, w.shape)
         depthwise = is_one(w.shape[1])
+        padded = x if depthwise else pad_block(k, x, low, high, const(0, x.dtype))
         outs = canonical(w.shape[0] // self.groups)
 
         def value(n: Expr, o: Expr, *rest: Expr) -> Expr:
@@ -118,7 +119,14 @@ class Convolution(Operator):
             kernel = taps if depthwise else taps[1:]
             channel = c if self.groups == 1 else _grouped(o, outs) * w.shape[1] + c
             at = [s * stride + t * dilation for s, t, stride, dilation in zip(spatial, kernel, self.strides, self.dilations, strict=True)]
-            return cast(accumulator, padded[(n, channel, *at)]) * cast(accumulator, w[(o, c, *kernel)])
+            if depthwise:
+                element = padded_element(x, (n, channel, *at), low, high, const(0, accumulator), widened)
+            else:
+                element = widened(padded[(n, channel, *at)])
+            return element * widened(w[(o, c, *kernel)])
+
+        def widened(element: Expr) -> Expr:
+            return cast(accumulator, element)
 
         # One channel in each group: a reduction axis of extent 1 would only be in the way of schedules.
         extents = w.shape[2:] if depthwise else w.shape[1:]

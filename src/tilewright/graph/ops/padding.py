@@ -5,7 +5,7 @@ Position `p` of the padded axis stands for position `p - low` of the input, what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -89,11 +89,11 @@ def pad_block(
     return k.compute("pad", shape, element)
 
 
-def padded_element(x: Tensor, at: Sequence[Expr], low: Sequence[Expr], high: Sequence[Expr]) -> tuple[Expr, Expr]:
-    """What stands at a position of `x` padded: whether that is an element of `x`, and the element, which counts only then.
-
-    A window that skips what is no element needs no padded copy; conditions on axes without padding are left out.
-    """
+def padded_element(
+    x: Tensor, at: Sequence[Expr], low: Sequence[Expr], high: Sequence[Expr], value: Expr, taken: Callable[[Expr], Expr] = lambda e: e
+) -> Expr:
+    """taken(x[..]) at a position of `x` padded, or `value` where that is no element of `x`. Needs no padded copy; no conditions on
+    axes without padding. In a sum or as a factor of its terms (value 0), or in a maximum (value -inf), padding is skipped in the end."""
     conditions: list[Expr] = []
     where: list[Expr] = []
     for position, dim, before, after in zip(at, x.shape, low, high, strict=True):
@@ -103,7 +103,7 @@ def padded_element(x: Tensor, at: Sequence[Expr], low: Sequence[Expr], high: Seq
         if not _at_most_zero(after):
             conditions.append(less(index, dim))
         where.append(index)
-    return all_of(*conditions), x[tuple(where)]
+    return select(all_of(*conditions), taken(x[tuple(where)]), value)
 
 
 def pad_array(x: Array, low: Sequence[int], high: Sequence[int], mode: str, value: Array) -> Array:

@@ -109,8 +109,7 @@ def window_block(k: KernelBuilder, fn: str, op: WindowReduce | MaxPoolIndices, x
             i[axis] * stride + i[x.rank + axis - leading] * dilation
             for axis, stride, dilation in zip(range(leading, x.rank), op.strides, op.dilations)
         ]
-        inside, element = padded_element(x, (*i[:leading], *at), low, high)
-        return select(inside, taken(element), outside)
+        return padded_element(x, (*i[:leading], *at), low, high, outside, taken)
 
     return k.reduce(f"window_{fn}", shape, [const(n) for n in op.window], value, fn)
 

@@ -58,7 +58,10 @@ from tilewright.kernel.nodes import (
 )
 from tilewright.kernel.regions import conjuncts
 
+PEELED = 3  # iterations at a border
 COPY_LIMIT = 600  # stores in all copies of one statement, as code generators repeat them in unrolled loops
+
+_Piece = tuple[Expr, Expr, Stmt]  # first iteration, number of iterations, body
 
 
 def partition_loops(kernel: Kernel) -> Kernel:
@@ -90,21 +93,34 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
     begin = run.rewrite(minimum(begin, stmt.extent))
     end = run.rewrite(maximum(end, begin))
     main = substitute_stmt(stmt.body, {condition.test: TRUE for condition in found})
-    if begin is end:
-        return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies), stmt.kind)
     if stmt.kind == "parallel":
+        if begin is end:
+            return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies), stmt.kind)
         return _two_bodies(stmt, main, logical_and(less_equal(begin, stmt.var), less(stmt.var, end)), inside, copies)
     pieces = []
     for low, high, body in ((const(0), begin, stmt.body), (begin, end, main), (end, stmt.extent, stmt.body)):
         extent = run.rewrite(sub(high, low))
         if not (extent.is_const and extent.value <= 0):
             pieces.append((low, extent, body))
+    if begin is end:
+        pieces = [(const(0), stmt.extent, stmt.body)]
+    pieces = _single(pieces, main, COPY_LIMIT * 3 // 2 // (_size(stmt.body) * copies + 1))
     copies *= len(pieces)
     parts = []
     for low, extent, body in pieces:
         shifted = body if low.is_const and low.value == 0 else substitute_stmt(body, {stmt.var: add(stmt.var, low)})
         parts.append(For(stmt.var, extent, _partition(shifted, {**extents, stmt.var: extent}, copies), stmt.kind))
     return seq(*parts)
+
+
+def _single(pieces: list[_Piece], main: Stmt, most: int) -> list[_Piece]:
+    """The pieces with the few iterations in which conditions hold for some lanes or copies of the body apart, if `most` pieces are enough:
+    as constants they decide what is left of the conditions."""
+    apart: list[_Piece] = []
+    for low, extent, body in pieces:
+        few = body is not main and extent.is_const and extent.value <= PEELED
+        apart += [(add(low, const(i)), const(1), body) for i in range(extent.value)] if few else [(low, extent, body)]
+    return apart if len(apart) <= most else pieces
 
 
 def _shortened(loop: For, extents: dict[Expr, Expr]) -> For:

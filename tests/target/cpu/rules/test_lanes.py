@@ -11,8 +11,8 @@ import pytest
 from tests.compiled_graphs import f32, module
 from tilewright.compiler import Compiled, compile_module
 from tilewright.graph.interpreter import interpret
-from tilewright.graph.node import GraphBuilder, Module, Value
-from tilewright.graph.ops import Binary, BlockedConvolution, WindowReduce, constant
+from tilewright.graph.node import GraphBuilder, Module, Value, walk_nodes
+from tilewright.graph.ops import Binary, BlockedConvolution, Convolution, Fused, WindowReduce, constant
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, size
 from tilewright.ir.types import TensorType, as_shape, tensor
@@ -21,6 +21,8 @@ from tilewright.machine.targets import named_machine
 from tilewright.plan.steps import Launch
 from tilewright.runtime.executable import Executable
 from tilewright.support.settings import Settings
+from tilewright.target.cpu.groups import make_code
+from tilewright.transform.fuse import fuse
 
 LEVELS = {"x86-64-v2": 4, "x86-64-v3": 8, "x86-64-v4": 16}
 Array = np.ndarray
@@ -66,6 +68,17 @@ def blocked_depthwise(window: Window, lanes: int, batch: Expr | int, space: Sequ
     return module([f32(batch, 2, *space, lanes)], body)
 
 
+def plain_depthwise(window: Window, channels: int, batch: Expr | int, space: Sequence[Expr | int], multiplier: int = 1) -> Module:
+    """In the layout that models have."""
+    weights = np.random.default_rng(2).normal(size=(channels * multiplier, 1, *window.taps)).astype(np.float32)
+    op = Convolution(window.strides, window.dilations, as_shape(window.low), as_shape(window.high), channels, dtypes.float32)
+
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        return (g.one(Binary("max"), g.one(op, x, g.one(constant(weights))), g.one(constant(np.float32(0)))),)
+
+    return module([f32(batch, channels, *space)], body)
+
+
 def pooling(fn: str, window: Window, type_: TensorType, trailing: int) -> Module:
     """Windows over the axes before the last `trailing` ones."""
     ones, zeros = (1,) * trailing, (0,) * trailing
@@ -99,11 +112,22 @@ def test_blocked_depthwise(name: str, level: str) -> None:
     agrees(blocked_depthwise(window, lanes, 2, space), level, (2, 2, *space, lanes))
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_plain_depthwise(name: str, level: str) -> None:
+    window = WINDOWS[name]
+    space = SHAPES[len(window.taps)]
+    agrees(plain_depthwise(window, 3, 2, space), level, (2, 3, *space))
+    wide = (*space[:-1], 37)
+    agrees(plain_depthwise(window, 2, 1, wide, multiplier=2), level, (1, 2, *wide))
+
+
 @pytest.mark.parametrize("name", ["3x3", "5x5 by 2", "dilated"])
 def test_symbolic_sizes(name: str) -> None:
     n, h, w = size("N"), size("H", 3), size("W", 3)
     m = blocked_depthwise(WINDOWS[name], 8, n, (h, w))
     agrees(m, "x86-64-v3", (1, 2, 9, 10, 8), (3, 2, 3, 3, 8), (1, 2, 4, 33, 8), (1, 2, 20, 17, 8))
+    agrees(plain_depthwise(WINDOWS[name], 2, n, (h, w)), "x86-64-v4", (1, 2, 9, 10), (3, 2, 3, 3), (1, 2, 4, 33), (1, 2, 20, 17))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -121,6 +145,23 @@ def test_extremes_of_integers_need_no_wider_accumulator(dtype: str) -> None:
     kind = getattr(dtypes, dtype)
     m = pooling("max", WINDOWS["windows of padding alone"], tensor(kind, (1, 2, 7, 40)), 0)
     agrees(m, "x86-64-v4", (1, 2, 7, 40), dtype=kind.numpy.type)
+
+
+@pytest.mark.parametrize("width", [14, 28, 56, 57])
+def test_strided_windows_gather_nothing_at_borders(width: int) -> None:
+    function = fuse(plain_depthwise(WINDOWS["3x3 by 2"], 4, 1, (16, width)).functions["main"])
+    (group,) = [node for node in walk_nodes(function.results) if isinstance(node.op, Fused)]
+    code = make_code(group.op.body, frozenset({1}), named_machine("x86-64-v4"), Settings())
+    assert "shufflevector" in code.ir
+    assert "call <16 x float> @llvm.masked.gather" not in code.ir
+
+
+def test_windows_as_long_as_the_image_are_summed_along_memory() -> None:
+    for fn in ("sum", "max"):
+        m = pooling(fn, Window((5, 64), (1, 1), (1, 1), (0, 0), (0, 0)), f32(2, 3, 5, 64), 0)
+        code = agrees(m, "x86-64-v4", (2, 3, 5, 64))
+        (launch,) = [step for step in code.plan.steps if isinstance(step, Launch)]
+        assert any(isinstance(s, For) and s.kind == "vectorized" and s.extent.value == 16 for s in walk_stmts(launch.kernel.body))
 
 
 @pytest.mark.parametrize("name", ["3x3", "5x5 by 2"])

@@ -274,7 +274,12 @@ class ExprEmitter:
     def both(self, a: Operand, b: Operand) -> Operand:
         if a == ALL_LANES:
             return b
-        return a if b == ALL_LANES or a == b else self.fn.op(f"and <{self.lanes} x i1> {a}, {b}")
+        if b == ALL_LANES or a == b:
+            return a
+        known = memory.lanes_of(a), memory.lanes_of(b)
+        if known[0] and known[1]:
+            return some_lanes([x and y for x, y in zip(*known, strict=True)])
+        return self.fn.op(f"and <{self.lanes} x i1> {a}, {b}")
 
     def _keep(self, table: dict[Expr, Operand], e: Expr, value: Operand) -> None:
         table[e] = value
@@ -332,10 +337,14 @@ class ExprEmitter:
         """A comparison of the lane's number with a bound that is equal in all lanes is done in 32 bits."""
         terms, constant = self.facts.difference(*e.args)
         varying = [(t, c) for t, c in terms if self.varies(t)]
-        if len(varying) != 1 or varying[0][0] is not self.axis or abs(varying[0][1]) != 1:
+        if len(varying) != 1 or varying[0][0] is not self.axis:
             return self._apply(e, [self.vector(a) for a in e.args], self.lanes)
         sign = varying[0][1]
         rest = memory.total(self, [(t, c) for t, c in terms if t is not self.axis], constant + sign * self.first)
+        if type(rest) is int:
+            return some_lanes([sign * lane + rest < int(e.op is Op.LE) for lane in range(self.lanes)])
+        if abs(sign) != 1:
+            return self._apply(e, [self.vector(a) for a in e.args], self.lanes)
         # sign * lane + rest < 0 or <= 0: with the sign +, lane < bound; with -, lane >= bound.
         closed = int(e.op is Op.LE)
         if sign > 0:
@@ -344,8 +353,6 @@ class ExprEmitter:
             bound = rest if closed else arithmetic.binary(self.fn, Op.ADD, dtypes.int64, rest, 1, 0, indexing=True)
         bound = arithmetic.binary(self.fn, Op.MAX, dtypes.int64, bound, 0, 0)
         bound = arithmetic.binary(self.fn, Op.MIN, dtypes.int64, bound, self.lanes, 0)
-        if type(bound) is int:
-            return some_lanes([(lane < bound) == (sign > 0) for lane in range(self.lanes)])
         narrow = self.splat(self.fn.op(f"trunc i64 {bound} to i32"), "i32")
         how = "ult" if sign > 0 else "uge"
         return self.fn.op(f"icmp {how} <{self.lanes} x i32> {lane_numbers('i32', self.lanes)}, {narrow}")

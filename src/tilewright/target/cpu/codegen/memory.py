@@ -93,12 +93,15 @@ def raw_vector(em: ExprEmitter, e: Expr) -> str:
     buffer: Buffer = e.attr
     uniform, stride, constant = by_lane(em, buffer, e.args)
     owned = stride is not None and _is_owned(em, buffer, uniform, constant, stride)
+    on = None if em.mask is None or owned else _lanes_on(em.mask)
+    if on is not None and stride is not None and (2 <= abs(stride) <= MAX_SHUFFLED_STRIDE or stride == -1):
+        return _strided(em, buffer, uniform, stride, constant, on)
     if stride is None or (em.mask != em.prefix and stride != 1 and not owned):
         return _gather(em, buffer, _element_pointers(em, buffer, e.args, uniform, stride, constant))
     if stride == 1:
         return _load_contiguous(em, buffer, uniform, constant, owned)
     if (2 <= abs(stride) <= MAX_SHUFFLED_STRIDE and em.prefix is None) or (stride == -1 and em.prefix is None):
-        return _strided(em, buffer, uniform, stride, constant)
+        return _strided(em, buffer, uniform, stride, constant, range(em.lanes))
     return _one_by_one(em, buffer, uniform, stride, constant)
 
 
@@ -144,24 +147,42 @@ def store_vector(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], val
     fn.do(f"call void {name}({type_} {raw}, <{lanes} x ptr> {pointers}, i32 {align}, {mask_type} {mask})")
 
 
+def lanes_of(mask: Operand) -> list[bool]:
+    """Which lanes a constant mask has; nothing for masks that are no constants or have all or no lanes."""
+    text = str(mask)
+    return [lane == "i1 true" for lane in text.strip("<>").split(", ")] if text.startswith("<") else []
+
+
+def _lanes_on(mask: Operand) -> range | None:
+    """The lanes that a constant mask has, where they are neighbours; else None."""
+    lanes = lanes_of(mask)
+    if not any(lanes):
+        return None
+    on = range(lanes.index(True), len(lanes) - lanes[::-1].index(True))
+    return on if all(lanes[lane] for lane in on) else None
+
+
 def _only_lane(mask: Operand) -> int | None:
     """The lane of a constant mask that has one, else None."""
-    text = str(mask)
-    lanes = text.strip("<>").split(", ") if text.startswith("<") else []
-    return lanes.index("i1 true") if lanes.count("i1 true") == 1 else None
+    on = _lanes_on(mask)
+    return on.start if on is not None and len(on) == 1 else None
 
 
 def _load_contiguous(em: ExprEmitter, buffer: Buffer, uniform: Terms, constant: int, owned: bool) -> str:
     fn, lanes, element, align = em.fn, em.lanes, memory_type(buffer.dtype), buffer.dtype.bytes
-    type_ = vector(element, lanes)
     if owned or em.mask is None:
         pointer = address(em, buffer, uniform, constant) if owned else _guarded(em, buffer, uniform, constant, lanes, masked=True)
         loaded = fn.op(f"load {vector(element, em.active)}, ptr {pointer}, align {align}")
         return _resized(em, loaded, element, em.active, lanes)
-    pointer = _guarded(em, buffer, uniform, constant, lanes, masked=True)
+    return _masked_load(em, _guarded(em, buffer, uniform, constant, lanes, masked=True), buffer, str(em.mask))
+
+
+def _masked_load(em: ExprEmitter, pointer: str, buffer: Buffer, mask: str) -> str:
+    fn, lanes, element, align = em.fn, em.lanes, memory_type(buffer.dtype), buffer.dtype.bytes
+    type_ = vector(element, lanes)
     name = f"@llvm.masked.load.{mangled(element, lanes)}.p0"
     fn.module.declare(f"declare {type_} {name}(ptr, i32 immarg, <{lanes} x i1>, {type_})")
-    loaded = fn.op(f"call {type_} {name}(ptr {pointer}, i32 {align}, <{lanes} x i1> {em.mask}, {type_} zeroinitializer)")
+    loaded = fn.op(f"call {type_} {name}(ptr {pointer}, i32 {align}, <{lanes} x i1> {mask}, {type_} zeroinitializer)")
     return _kept_apart(em, loaded, element, align * 8) if em.style.masks else loaded
 
 
@@ -262,27 +283,38 @@ def _zeros(em: ExprEmitter) -> str:
     return em.fn.module.constant("tw.zeros", f"private unnamed_addr constant [{SAFE_BYTES} x i8] zeroinitializer, align 64")
 
 
-def _strided(em: ExprEmitter, buffer: Buffer, uniform: Terms, stride: int, constant: int) -> str:
-    """Every `stride`-th element, from vectors that lie inside the span of the elements."""
+def _strided(em: ExprEmitter, buffer: Buffer, uniform: Terms, stride: int, constant: int, on: range) -> str:
+    """Every `stride`-th element in the lanes `on`, zero in the others, from vectors that lie inside the span of the elements."""
     fn, lanes, element = em.fn, em.lanes, memory_type(buffer.dtype)
     type_, step = vector(element, lanes), abs(stride)
-    start = constant if stride > 0 else constant + stride * (lanes - 1)
-    last = step * (lanes - 1)  # number of the last element, counted from `start`
+    start = constant + stride * (on.start if stride > 0 else on.stop - 1)
+    span = step * (len(on) - 1) + 1
     # The vector `part` begins at part * lanes, the last one so that it ends at the last element.
-    parts = [min(part * lanes, last - lanes + 1) for part in range(min(step, last // lanes + 1))]
-    loaded = []
-    for part in parts:
-        pointer = _guarded(em, buffer, uniform, start + part, lanes)
-        loaded.append(fn.op(f"load {type_}, ptr {pointer}, align {buffer.dtype.bytes}"))
+    parts = [max(min(part * lanes, span - lanes), 0) for part in range(-(-span // lanes))]
+    loaded = [_first_elements(em, _guarded(em, buffer, uniform, start + part, lanes, masked=True), buffer, span) for part in parts]
     where = []
     for lane in range(lanes):
-        number = lane * step if stride > 0 else last - lane * step
+        number = (lane - on.start if stride > 0 else on.stop - 1 - lane) * step if lane in on else 0
         part = min(number // lanes, len(parts) - 1)
         where.append((part, number - parts[part]))
     result = _pick(em, type_, loaded[0], loaded[1] if len(loaded) > 1 else "poison", [n if p == 0 else lanes + n for p, n in where])
     for part in range(2, len(loaded)):
         result = _pick(em, type_, result, loaded[part], [lanes + n if p == part else lane for lane, (p, n) in enumerate(where)])
-    return result
+    if len(on) == lanes:
+        return result
+    return fn.op(f"select <{lanes} x i1> {em.mask}, {type_} {result}, {type_} zeroinitializer")
+
+
+def _first_elements(em: ExprEmitter, pointer: str, buffer: Buffer, count: int) -> str:
+    """A vector from `pointer` of which only the first `count` elements are there, where that is less than all."""
+    lanes, element, align = em.lanes, memory_type(buffer.dtype), buffer.dtype.bytes
+    if count >= lanes:
+        return em.fn.op(f"load {vector(element, lanes)}, ptr {pointer}, align {align}")
+    if em.style.masks:
+        return _masked_load(
+            em, pointer, buffer, "<" + ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes)) + ">"
+        )
+    return _resized(em, em.fn.op(f"load {vector(element, count)}, ptr {pointer}, align {align}"), element, count, lanes)
 
 
 def _one_by_one(em: ExprEmitter, buffer: Buffer, uniform: Terms, stride: int, constant: int) -> str:

@@ -51,7 +51,7 @@ def schedule_kernel(
             s = scheduled
     if not products:
         with suppress(ScheduleError), space.attempt():
-            windows = schedule_windows(s, machine, names, space)
+            windows = schedule_windows(s, machine, names, space, reassociate)
             if windows is not None:
                 return schedule_rest(windows, machine, reassociate, names)
         with suppress(ScheduleError):

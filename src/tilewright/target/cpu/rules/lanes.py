@@ -1,9 +1,10 @@
 """Reductions with one result per vector lane: pooling, depthwise convolutions, sums over axes that memory does not run along.
 
-A result stays in a register over all steps of its reduction; elementwise consumers follow on it. Where the lanes are the whole last axis
-(blocked channels), neighbouring points of the axis before it, the *columns*, are computed side by side: they share what does not move with
-them (weights), and overlapping windows share their inputs, which are loaded once for all taps of a row. The taps along the columns are
-unrolled; a loop over other taps stays a loop where padding shortens it at the border, so that taps on padding cost nothing.
+A result stays in a register over all steps of its reduction; elementwise consumers follow on it. The vector axis is the last one: blocked
+channels, or the columns of a plain image. Of the axis before it several neighbouring points are computed side by side (columns of the
+image, or rows): overlapping windows share their inputs, and weights are loaded once for all of them. Taps along these two axes are
+unrolled, those along the side by side points innermost, so that few inputs are live at a time; a loop over other taps stays a loop where
+padding shortens it at the border, so that taps on padding cost nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ from tilewright.target.cpu.rules.structure import (
 )
 
 SHORT = 8  # reduction loops up to this length are unrolled
-MOST_COLUMNS = 14
+LONG = 32  # taps along an axis from which on they are no more unrolled
+MOST_POINTS = 14
+MOST_STEPS = 80  # unrolled steps of a tile: tiles at borders get code of their own, which must stay small
 TILE = 6.0  # cycles that a tile costs apart from its arithmetic: addresses, the start of the sums, the branch
+TASKS = 4  # parallel tasks for each core that are enough
+HORIZONTAL = 8.0  # steps that adding up the lanes of one vector costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +65,48 @@ def slides(block: Block) -> tuple[Slide, ...]:
     return tuple(found[tap] for tap in reductions(block) if tap in found)
 
 
-def schedule_windows(s: Schedule, machine: Machine, constants: frozenset[str], space: Space) -> Schedule | None:
-    """A kernel that reduces over windows, and what is elementwise before and after; None for any other."""
+def schedule_windows(s: Schedule, machine: Machine, constants: frozenset[str], space: Space, reassociate: bool = True) -> Schedule | None:
+    """A kernel that reduces over windows, and what is elementwise before and after; None for any other, and for windows that are better
+    summed along memory. `reassociate`: steps of a reduction may change places."""
     blocks = {name: block_of(s, name) for name in s.blocks()}
     windows = [name for name, block in blocks.items() if is_reduction(block) and slides(block)]
     if len(windows) != 1 or any(not is_injective(block) for name, block in blocks.items() if name not in windows):
         return None
-    return reduce_lanes(s, windows[0], machine, True, constants, space)
+    (name,) = windows
+    if _along_memory(blocks[name], _lanes(s, name, machine)):
+        return None
+    return reduce_lanes(s, name, machine, True, constants, space, reassociate)
+
+
+def _along_memory(block: Block, lanes: int) -> bool:
+    """Whether lanes along the last reduced axis take fewer steps than lanes along the last output axis."""
+    last, inner = spatial(block)[-1], reductions(block)[-1]
+    moving = [load for load in value_loads(block) if stride(load, inner.var) == 1]
+    if not moving or extent_value(inner.extent) < SHORT:
+        return False
+    apart = max(stride(load, last.var) or lanes for load in moving)
+    taps = max(extent_value(inner.extent), 1)
+    side_by_side = taps * min(max(apart, 1), lanes) / min(max(extent_value(last.extent), 1), lanes)
+    return -(-taps // lanes) + HORIZONTAL < side_by_side
 
 
 def reduce_lanes(
-    s: Schedule, name: str, machine: Machine, parallel: bool, constants: frozenset[str] = frozenset(), space: Space | None = None
+    s: Schedule,
+    name: str,
+    machine: Machine,
+    parallel: bool,
+    constants: frozenset[str] = frozenset(),
+    space: Space | None = None,
+    reassociate: bool = True,
 ) -> Schedule:
     """The nest of one reduction block in lanes, and its elementwise consumer on the results; see the module's docstring."""
     space = space if space is not None else Space()
     block = block_of(s, name)
-    loops = s.loops_of(name)[-len(block.iters) :]
-    count = len(spatial(block))
-    outer, vector, inner = list(loops[: count - 1]), loops[count - 1], list(loops[count:])
-    extent = s.nest.loop(vector).stmt.extent
+    loops = dict(zip(block.iters, s.loops_of(name)[-len(block.iters) :], strict=True))
+    outer = [loops[it] for it in spatial(block)[:-1]]
+    vector = spatial(block)[-1]
     lanes = _lanes(s, name, machine)
-    width = min(lanes, int(extent.value)) if extent.is_const else lanes
+    width = min(lanes, int(vector.extent.value)) if vector.extent.is_const else lanes
     if writes_output(s, name):
         s, (epilogue, *_) = s.cache_write(name, "local")
     else:
@@ -89,35 +115,50 @@ def reduce_lanes(
         if epilogue:
             s = s.set_scope(s.nest.outputs(name)[0].name, "local")
     for load in value_loads(block):
-        if load.attr.name in constants and stride(load, spatial(block)[-1].var) not in (0, 1):
-            s = pack_operand(s, name, load, load.attr.name, spatial(block)[-1], width)
-    columns = _columns(block, machine, width, space)
-    part = None
-    if columns > 1:
-        s, (chunk, part) = s.split(outer.pop(), columns)
-        s = s.reorder(chunk, *inner, part, vector)
-        outer, lane = [*outer, chunk], vector
+        if load.attr.name in constants and stride(load, vector.var) not in (0, 1):
+            s = pack_operand(s, name, load, load.attr.name, vector, width)
+    points = _points(block, machine, width, space)
+    along = [slide.tap for slide in slides(block) if points > 1 and reassociate and slide.point is spatial(block)[-2]]
+    inner = [loops[it] for it in (*(it for it in reductions(block) if it not in along), *along)]
+    s, (at, lane) = s.split(loops[vector], width)
+    chunk, part = "", ""
+    if points > 1:
+        s, (chunk, part) = s.split(outer.pop(), points)
+        s = s.reorder(chunk, at, *inner, part, lane)
     else:
-        s, (chunk, lane) = s.split(vector, width)
-        s = s.reorder(chunk, *inner, lane)
+        s = s.reorder(at, *inner, lane)
     if epilogue:
         try:
-            s, made = s.reverse_compute_at(epilogue, chunk)
+            s, made = s.reverse_compute_at(epilogue, at)
             s = _vectorised_tail(s, made[-1], width)
-            if part is not None:
-                for loop in made[:-1]:
-                    size = s.nest.loop(loop).stmt.extent
-                    s = s.unroll(loop) if size.is_const and size.value <= columns else s
+            for loop in made[:-1]:
+                size = s.nest.loop(loop).stmt.extent
+                s = s.unroll(loop) if size.is_const and size.value <= points else s
         except ScheduleError:
             s = s.set_scope(s.nest.outputs(name)[0].name, "global")
-    if part is not None:
+    if part:
         s = s.unroll(part)
     s = s.vectorize(lane)
     if inner:
         s, _ = s.decompose_reduction(name, inner[0])
-    for loop in _unrolled(s, block, inner, part is not None):
+    for loop in _unrolled(s, block, loops, points > 1):
         s = s.unroll(loop)
-    return parallelise(s, (outer[:-1] or outer) if part is not None else outer or [chunk]) if parallel else s
+    return _in_parallel(s, outer, chunk, at, machine) if parallel else s
+
+
+def _in_parallel(s: Schedule, outer: list[str], chunk: str, at: str, machine: Machine) -> Schedule:
+    """Parallel tasks of the outer loops; where they are few, of stretches of the loop over tiles as well, which stays a loop of its own:
+    its conditions are decided where it is split."""
+    if not chunk:
+        return parallelise(s, outer or [at])
+    tasks, tiles = 1, s.nest.loop(chunk).stmt.extent
+    for loop in outer:
+        tasks *= max(extent_value(s.nest.loop(loop).stmt.extent), 1)
+    wanted = TASKS * machine.cores
+    if tasks < wanted and extent_value(tiles) > 1:
+        s, (stretch, _) = s.split(chunk, max(1, extent_value(tiles) * tasks // wanted))
+        outer = [*outer, stretch]
+    return parallelise(s, outer) if outer else s
 
 
 def _lanes(s: Schedule, name: str, machine: Machine) -> int:
@@ -126,56 +167,54 @@ def _lanes(s: Schedule, name: str, machine: Machine) -> int:
     return machine.lanes(min(max(8, *bits, s.nest.outputs(name)[0].dtype.bits), 64) if bits else 32)
 
 
-def _unrolled(s: Schedule, block: Block, inner: list[str], tiled: bool) -> list[str]:
-    """The reduction loops to unroll: short ones. In a tile of columns only those along the columns, and the outer ones where no padding
-    shortens them."""
-    short = []
-    for loop, it in zip(inner, reductions(block), strict=True):
-        size = s.nest.loop(loop).stmt.extent
-        if size.is_const and size.value <= SHORT:
-            short.append((loop, it))
-    if not tiled:
-        return [loop for loop, _ in short]
-    column = spatial(block)[-2]
-    along = {slide.tap for slide in slides(block) if slide.point is column}
-    return [loop for loop, it in short if it in along or extent_value(it.extent) == 1 or not along]
+def _unrolled(s: Schedule, block: Block, loops: dict[BlockIter, str], tiled: bool) -> list[str]:
+    """The reduction loops to unroll: short ones; of windows in tiles those along the tile, so that padding shortens the others."""
+    near = {slide.tap for slide in slides(block) if slide.point in spatial(block)[-2:]}
+    chosen = []
+    for it in reductions(block):
+        size = s.nest.loop(loops[it]).stmt.extent
+        if size.is_const and size.value <= (LONG if it in near else SHORT) and (it in near or not tiled or not near or size.value == 1):
+            chosen.append(loops[it])
+    return chosen
 
 
-def _columns(block: Block, machine: Machine, width: int, space: Space) -> int:
-    """How many points of the axis before the last one to compute at once; 1 where the last axis is not one vector."""
+def _points(block: Block, machine: Machine, width: int, space: Space) -> int:
+    """How many points of the axis before the last one to compute side by side."""
     axes = spatial(block)
-    if len(axes) < 2 or not axes[-1].extent.is_const or int(axes[-1].extent.value) != width or width < 2:
+    if len(axes) < 2 or width < 2 or extent_value(axes[-2].extent) < 2:
+        return 1
+    whole = axes[-1].extent.is_const and int(axes[-1].extent.value) == width
+    along = [slide for slide in slides(block) if slide.point is axes[-2]]
+    if not whole and not along:
         return 1
     extent = extent_value(axes[-2].extent)
-    if extent < 2:
-        return 1
-    along = [slide for slide in slides(block) if slide.point is axes[-2]]
     taps = extent_value(along[0].tap.extent) if along else 1
     rows = 1
     for it in reductions(block):
         rows *= max(extent_value(it.extent), 1)
     rows //= max(taps, 1)
+    across = [slide for slide in slides(block) if slide.point is axes[-1]]
+    unrolled = taps * (extent_value(across[0].tap.extent) if across else 1)
 
-    def inputs(columns: int) -> int:
-        """Vectors that a row of taps reads for so many columns."""
+    def inputs(points: int) -> int:
+        """Vectors that a row of taps reads for so many points."""
         if not along:
-            return columns
-        slide = along[0]
-        step = min(slide.stride, slide.dilation * taps)
-        return min((columns - 1) * step + (taps - 1) * slide.dilation + 1, columns * taps)
+            return points
+        step = min(along[0].stride, along[0].dilation * taps)
+        return min((points - 1) * step + (taps - 1) * along[0].dilation + 1, points * taps)
 
-    def cycles(columns: int) -> float:
-        arithmetic = max(rows * taps * columns / machine.fma_units, rows * taps * machine.fma_latency / 4)
-        return TILE + max(arithmetic, rows * (inputs(columns) + taps) / 2)
+    def cycles(points: int) -> float:
+        arithmetic = max(rows * taps * points / machine.fma_units, rows * taps * machine.fma_latency / 4)
+        return TILE + max(arithmetic, rows * (inputs(points) + taps) / 2)
 
-    def cost(columns: int) -> float:
-        whole, rest = divmod(extent, columns)
-        return (whole * cycles(columns) + (cycles(rest) if rest else 0.0)) / extent
+    def cost(points: int) -> float:
+        full, rest = divmod(extent, points)
+        return (full * cycles(points) + (cycles(rest) if rest else 0.0)) / extent
 
-    fitting = [n for n in range(1, min(extent, MOST_COLUMNS) + 1) if n + inputs(n) + 1 <= machine.vector_registers]
-    return space.choose(
-        "columns", fitting or [1], cost, "cycles for each point: arithmetic or loads, whichever is more, and the tile's own"
-    )
+    most = min(extent, MOST_POINTS, MOST_STEPS // unrolled)
+    fitting = [n for n in range(1, most + 1) if n + inputs(n) + 1 <= machine.vector_registers]
+    why = "cycles for each point: arithmetic or loads, whichever take longer, and those of the tile itself"
+    return space.choose("points side by side", fitting or [1], cost, why)
 
 
 def _vectorised_tail(s: Schedule, loop: str, width: int) -> Schedule:
