@@ -69,7 +69,11 @@ def test_schedules_keep_results(tile: tuple[int, int], level: str, lanes: int) -
     kernel = kernel_of(tile, (1, 1, 5, 6, lanes), 2 * lanes)
     space = Space()
     schedule = schedule_kernel(kernel, WEIGHTS, named_machine(level), space=space)
-    assert [decision.name for decision in space.decisions] == ["winograd_product.tile", "winograd_product.group"]
+    assert [decision.name for decision in space.decisions] == [
+        "winograd_product.tile",
+        "winograd_product.group",
+        "winograd_product.prefetch",
+    ]
     assert [layout.buffer for layout in schedule.layouts] == ["x1"]
     verify(schedule.kernel)
     check(kernel, schedule)
@@ -94,6 +98,7 @@ def test_every_point_of_the_space_keeps_results(data: st.DataObject) -> None:
     partial = Space({"winograd_product.tile": tile})
     schedule_kernel(kernel, WEIGHTS, machine, space=partial)
     point = {"winograd_product.tile": tile, "winograd_product.group": data.draw(st.sampled_from(partial.decisions[1].options))}
+    point["winograd_product.prefetch"] = data.draw(st.booleans())
     schedule = schedule_kernel(kernel, WEIGHTS, machine, space=Space(point))
     assert schedule.layouts, point
     check(kernel, schedule)

@@ -12,6 +12,7 @@ groups of tiles and parts of the output channels. Transforms are straight code o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -21,7 +22,6 @@ from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.target.cpu.rules.elementwise import parallelise
-from tilewright.target.cpu.rules.packing import pack_operand
 from tilewright.target.cpu.rules.structure import (
     Product,
     as_product,
@@ -32,7 +32,7 @@ from tilewright.target.cpu.rules.structure import (
     value_loads,
     writes_output,
 )
-from tilewright.target.cpu.rules.winograd_cost import Work, plan_cost, plans, products_cost, register_tiles
+from tilewright.target.cpu.rules.winograd_cost import Work, plan_cost, plans, prefetch_cost, products_cost, register_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,13 @@ def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, 
         lambda option: plan_cost(work, tile, option, machine),
         "cycles with so many tiles at once, inputs transformed with them (True) or all before (False)",
     )
-    return _scheduled(s, found, *tile, *plan)
+    ahead = space.choose(
+        f"{found.product}.prefetch",
+        (False, True),
+        lambda asked: prefetch_cost(work, tile, plan, asked, machine),
+        "cycles of waiting for weights, or of asking for those of the next point while one is computed",
+    )
+    return _scheduled(s, found, work, tile, plan, machine.l1d.line if ahead else 0)
 
 
 def find_blocks(s: Schedule) -> Blocks | None:
@@ -109,29 +115,31 @@ def _divisor(body: object, variable: Expr) -> int:
     return max((int(e.args[1].value) for e in divisions), default=1)
 
 
-def _scheduled(s: Schedule, blocks: Blocks, rows: int, vectors: int, group: int, together: bool) -> Schedule:
-    product = block_of(s, blocks.product)
+def _scheduled(s: Schedule, blocks: Blocks, work: Work, tile: tuple[int, int], plan: tuple[int, bool], line: int) -> Schedule:
+    """The schedule of these decisions; `line`: bytes of a cache line, 0 where weights are not asked for ahead."""
+    (_, vectors), (group, together) = tile, plan
     axes = len(blocks.tile)
     # tiles past the last one are computed like it and never read
     s = s.pad(blocks.inputs, axes + 1, group).pad(blocks.product, axes + 1, group)
-    own = spatial(product)[-1]
-    s = pack_operand(s, blocks.product, blocks.weights, blocks.weights.attr.name, own, extent_value(own.extent))
+    # in the order of reading: for each part of the output channels its points, for each of them the input channels
+    order = (axes + 2, *range(axes), axes, axes + 1, axes + 3, axes + 4)
+    s = s.pack(blocks.weights.attr.name, [*((),) * axes, (work.lanes,), (vectors, work.lanes)], order)
     s, (copy, *_) = s.cache_write(blocks.product, "local")
-    n, channel, *space, lane = s.loops_of(blocks.output)
+    n, channel, *axis_loops, lane = s.loops_of(blocks.output)
     outer, inner = [], []
-    for loop, m in zip(space, blocks.tile, strict=True):
+    for loop, m in zip(axis_loops, blocks.tile, strict=True):
         if m == 1:
             outer.append(loop)
             continue
-        s, (tile, within) = s.split(loop, m)
-        outer.append(tile)
+        s, (place, within) = s.split(loop, m)
+        outer.append(place)
         inner.append(within)
     s = s.reorder(n, *outer, channel, lane, *inner)
     s, tiles = s.fuse(n, *outer)
-    s, (chunk, tile) = s.split(tiles, group)
+    s, (chunk, own_tile) = s.split(tiles, group)
     s, (part, vector) = s.split(channel, vectors)
-    s = s.reorder(chunk, part, vector, tile, lane, *inner)
-    s = _place_product(s, blocks.product, copy, part, rows)
+    s = s.reorder(chunk, part, vector, own_tile, lane, *inner)
+    s = _place_product(s, blocks, copy, part, work, tile, line)
     made = s.loops_of(blocks.inputs)
     if together:
         s, made = s.compute_at(blocks.inputs, chunk)
@@ -147,10 +155,11 @@ def _scheduled(s: Schedule, blocks: Blocks, rows: int, vectors: int, group: int,
     return parallelise(s, [chunk, part])
 
 
-def _place_product(s: Schedule, product: str, copy: str, part: str, rows: int) -> Schedule:
-    """The sums of one part of the output channels, point by point, in register tiles of `rows` tiles."""
+def _place_product(s: Schedule, blocks: Blocks, copy: str, part: str, work: Work, tile: tuple[int, int], line: int) -> Schedule:
+    """The sums of one part of the output channels, point by point, in register tiles."""
+    product = blocks.product
     s, (*points, vector, tiles, lane) = s.compute_at(copy, part)
-    s, (row_tile, row) = s.split(tiles, rows)
+    s, (row_tile, row) = s.split(tiles, tile[0])
     s = s.reorder(*points, row_tile, vector, row, lane)
     s, made = s.compute_at(product, row_tile)
     at, (own_vector, own_row, own_lane, depth, channel) = made[: len(points)], made[len(points) :]
@@ -159,4 +168,32 @@ def _place_product(s: Schedule, product: str, copy: str, part: str, rows: int) -
     for loop in (own_row, own_vector, row, vector):
         s = s.unroll(loop)
     s, _ = s.decompose_reduction(product, depth)
-    return s
+    return _asked_ahead(s, blocks, part, points, row_tile, (depth, channel), work, tile[1], line) if line else s
+
+
+def _asked_ahead(
+    s: Schedule,
+    blocks: Blocks,
+    part: str,
+    points: Sequence[str],
+    row_tile: str,
+    reduced: tuple[str, str],
+    work: Work,
+    vectors: int,
+    line: int,
+) -> Schedule:
+    """While the weights of one point are used, ask for those of the next: an even share for each register tile."""
+    size = work.depth * vectors * work.lanes  # elements of one point
+    passes = extent_value(s.nest.loop(row_tile).stmt.extent)
+    steps = [(part, size * prod(work.points), 0)]
+    for axis, loop in enumerate(points):
+        steps.append((loop, size * prod(work.points[axis + 1 :]), 0))
+    each = -(-vectors * work.lanes // passes)  # elements asked for with each input channel
+    steps += [(row_tile, each * work.depth, passes), (reduced[0], each * work.lanes, 0)]
+    at = reduced[0]
+    if each * 4 >= line:
+        at, each = reduced[1], each
+        steps.append((reduced[1], each, 0))
+    else:
+        each *= work.lanes
+    return s.prefetch(at, blocks.weights.attr.name, size, steps, -(-each * 4 // line), line)

@@ -9,8 +9,10 @@ from tilewright.machine.description import Machine, estimated_peaks
 from tilewright.target.cpu.rules.registers import MOST_ACCUMULATORS
 from tilewright.transform.choose_winograd import DenseConvolution
 
-OVERLAP = 0.4  # share of the shorter of computing and reading weights that is not hidden behind the longer (measured: docs/decisions/011)
-FORK_CYCLES = 5000.0  # of one more parallel loop
+# Of computing and reading, the share of the shorter that is hidden where weights are asked for ahead, and where not (docs/decisions/011)
+HIDDEN_AHEAD, HIDDEN = 0.9, 0.6
+AGAIN = 0.3  # share of reading weights again from the second-level cache that is not hidden
+FORK_US = 2.0  # of one more parallel loop, where nobody measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def products_cost(work: Work, tile: tuple[int, int], machine: Machine) -> float:
     hide = 1.5 * machine.fma_units * machine.fma_latency
     kept = 4 * work.depth * vectors * work.lanes <= machine.l1d.size // 2  # weights of one point and part
     again = 0.0 if kept else weight_bytes(work) * (padded // rows - 1) / bytes_per_cycle(estimated_peaks(machine).l2, machine)
-    return adds * max(1.0, hide / (rows * vectors)) * (1 + 0.3 * (1 / rows + 0.5 / vectors)) + OVERLAP * again
+    return adds * max(1.0, hide / (rows * vectors)) * (1 + 0.25 / rows + 0.3 / vectors) + AGAIN * again
 
 
 def plan_cost(work: Work, tile: tuple[int, int], plan: tuple[int, bool], machine: Machine) -> float:
@@ -71,11 +73,22 @@ def plan_cost(work: Work, tile: tuple[int, int], plan: tuple[int, bool], machine
     own = weight_bytes(work)
     kept = machine.l2.size * 3 // 4
     adds = products_cost(work, tile, machine) * waste
-    reads = own * groups / bytes_per_cycle(peaks.l2 if own + images + sums <= kept else level_bandwidth(own, machine), machine)
+    stays = own + images + sums <= kept
+    reads = read_cycles(own, 1 if stays else groups, machine)
+    nearer = (groups - 1) * own / bytes_per_cycle(peaks.l2, machine) if stays else 0.0
     moved = 2 * 4 * points * work.tiles * work.depth / bytes_per_cycle(peaks.l3 if images + sums > kept else peaks.l2, machine)
-    total = max(adds, reads) + OVERLAP * min(adds, reads) + moved + transform_cycles(work, machine) * waste
+    total = max(adds, reads) + (1 - HIDDEN_AHEAD) * min(adds, reads) + AGAIN * nearer + moved + transform_cycles(work, machine) * waste
     balance = -(-tasks // machine.cores) * machine.cores / tasks
-    return total * (1 + balance) / 2 + (0.0 if together else FORK_CYCLES)
+    fork = 0.0 if together else 1000 * (machine.fork_us or FORK_US) * clock_ghz(machine)
+    return total * (1 + balance) / 2 + fork
+
+
+def prefetch_cost(work: Work, tile: tuple[int, int], plan: tuple[int, bool], asked: bool, machine: Machine) -> float:
+    """Cycles of reading weights that computing does not hide, or of asking for their lines ahead, one for each two multiply-adds' time."""
+    size, groups = weight_bytes(work), -(-work.tiles // plan[0])
+    if asked:
+        return groups * size / machine.l1d.line / machine.fma_units
+    return (HIDDEN_AHEAD - HIDDEN) * read_cycles(size, 1 if size <= machine.l2.size // 2 else groups, machine)
 
 
 def weight_bytes(work: Work) -> int:
@@ -89,17 +102,22 @@ def transform_cycles(work: Work, machine: Machine) -> float:
     return vectors * prod(work.points) * (2 + 2 * len(work.points) / machine.fma_units)
 
 
-def level_bandwidth(size: int, machine: Machine) -> float:
-    """GB/s at which so many bytes are read again and again."""
+def read_cycles(size: int, times: int, machine: Machine) -> float:
+    """Cycles of reading weights of so many bytes: once from memory, since those of a whole model pass through the caches between two uses,
+    then from the third-level cache."""
     peaks = estimated_peaks(machine)
-    if size <= machine.l2.size // 2:
-        return peaks.l2
-    return peaks.l3 if machine.l3 is not None and size <= machine.l3.size else peaks.memory
+    again = peaks.memory if machine.l3 is None or size > machine.l3.size else peaks.l3
+    return size / bytes_per_cycle(peaks.memory, machine) + (times - 1) * size / bytes_per_cycle(again, machine)
+
+
+def clock_ghz(machine: Machine) -> float:
+    """The clock at which the machine reaches its peak."""
+    return estimated_peaks(machine).f32 / (2 * machine.lanes(32) * machine.fma_units)
 
 
 def bytes_per_cycle(bandwidth: float, machine: Machine) -> float:
-    """A bandwidth in GB/s at the clock at which the machine reaches its peak."""
-    return bandwidth * 2 * machine.lanes(32) * machine.fma_units / estimated_peaks(machine).f32
+    """A bandwidth in GB/s, at that clock."""
+    return bandwidth / clock_ghz(machine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +134,8 @@ class CpuConvolutionCost:
             convolution.channels * convolution.outputs * prod(convolution.window),
         )
         adds = points * weights / (lanes * machine.fma_units) / 0.85
-        reads = 4 * weights / bytes_per_cycle(level_bandwidth(4 * weights, machine), machine)
-        return max(adds, reads) + OVERLAP * min(adds, reads)
+        reads = read_cycles(4 * weights, 1, machine)
+        return max(adds, reads) + (1 - HIDDEN) * min(adds, reads)
 
     def winograd(self, convolution: DenseConvolution, tile: tuple[int, ...]) -> float:
         """Cycles of the best schedule with tiles of so many results."""
