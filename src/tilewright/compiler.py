@@ -1,6 +1,6 @@
 """The compiler on one page: every pass by name, in order, with the reason for the order.
 
-model file --frontend--> Graph --transform--> Graph --lower--> Kernels + Plan --codegen--> Artifact
+    model file --frontend--> Graph --transform--> Graph --lower--> Kernels + Plan --codegen--> Artifact
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import tilewright
 from tilewright.graph.node import Function, Module
 from tilewright.ir.types import TensorType
+from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.schedule.given import GivenSchedules
 from tilewright.kernel.work import Work
 from tilewright.machine.description import Machine
@@ -204,7 +205,7 @@ def make_manifest(
     checks: Sequence[RuntimeCheck],
     weights: int,
     source: Mapping[str, Any],
-    work: Mapping[str, Work],
+    work: Mapping[Kernel, Work],
 ) -> dict[str, Any]:
     """What the artifact says of itself: plain data."""
     launches = [step for step in walk_steps(plan.steps) if isinstance(step, Launch)]
@@ -222,7 +223,7 @@ def make_manifest(
         "entry": entry,
         "memory": {"arena": repr(plan.arena_bytes), "weights": weights},
         "checks": [{"message": check.message, "shown": check.shown} for check in checks],
-        "kernels": [kernel_entry(step, work[step.kernel.name]) for step in launches],
+        "kernels": [kernel_entry(step, work[step.kernel]) for step in launches],
     }
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.kernel.schedule.kernels import convolution, elementwise, matmul
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, call, cast, const, evaluate_int, less, select, size
-from tilewright.kernel.builder import KernelBuilder
+from tilewright.ir.types import tensor
+from tilewright.kernel.builder import KernelBuilder, StmtBuilder, Tensor
 from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.operations import operations
 from tilewright.kernel.work import work_of
@@ -78,6 +81,23 @@ def test_reading_at_an_index_that_is_data_reads_what_is_asked_for() -> None:
     kernel = k.finish([k.compute("y", (5, 16), lambda i, j: table[index[i], j])])
     assert value(work_of(kernel).read) == 4 * 5 * 16 + 8 * 5
     assert value(work_of(kernel).other) == 0
+
+
+def test_loops_that_depend_on_the_point_count_as_those_of_the_middle_point() -> None:
+    k = KernelBuilder("ragged")
+    n = size("n")
+    table, index = k.input("table", dtypes.float32, (100_000,)), k.input("index", dtypes.int64, (n,))
+
+    def body(s: StmtBuilder, outs: Sequence[Tensor], i: Expr) -> None:
+        total = s.local("total", dtypes.float32, init=0.0)
+        with s.loop("j", i + 1) as j:
+            s.store(total, (), total[()] + table[index[j]])
+        s.store(outs[0], (i,), total[()])
+
+    (y,) = k.opaque("y", (tensor(dtypes.float32, (n,)),), (n,), body)
+    work = work_of(k.finish([y]))
+    assert value(work.operations, n=10) == 10 * 6
+    assert value(work.read, n=10) == 4 * 10 * 6 + 8 * 10, "in terms of sizes alone"
 
 
 def test_a_part_of_an_operand_is_read_as_that_part() -> None:

@@ -184,6 +184,21 @@ def test_the_limit_is_arithmetic_or_the_level_that_holds_the_data() -> None:
     assert weights.seconds == pytest.approx(800 / 5e9 + 100 / 50e9)
 
 
+def test_constants_of_a_kernel_in_a_loop_come_back_from_where_it_left_them() -> None:
+    one = roofs(CACHES, ONE, ALL, 3, 1, True)
+    found = limit(Cost(0, {}, 0, 900, 800), one, footprint=10**6, calls=3)
+    assert found.seconds == pytest.approx(800 / 5e9 + (3 * 900 - 800) / 50e9)
+
+
+def test_kernels_of_equal_code_have_the_work_of_their_own_sizes() -> None:
+    n, m = size("n"), size("m")
+    rows = module([f32(n), f32(m)], lambda g, x, y: [g.one(Reduce("sum", (0,), False), x), g.one(Reduce("sum", (0,), False), y)])
+    exe = Executable(compile_graph(rows).artifact, 1)
+    assert len({entry["symbol"] for entry in exe.manifest["kernels"]}) == 1
+    kernels = exe.profile(np.ones(10, np.float32), np.ones(3000, np.float32), repeat=1).kernels
+    assert sorted(kernel.cost.moved for kernel in kernels) == [4 * 10 + 4, 4 * 3000 + 4]
+
+
 def test_integers_are_inputs_too() -> None:
     exe = Executable(compile_graph(module([i64(8)], lambda g, x: [g.one(Binary("add"), x, x)])).artifact, 1)
     (kernel,) = exe.profile(np.arange(8), repeat=1).kernels

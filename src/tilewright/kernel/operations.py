@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tilewright.ir.expr import Expr, Op, const, floordiv, free_vars, maximum, substitute, walk
-from tilewright.kernel.nodes import Block, For, If, Kernel, Let, Prefetch, Seq, Stmt, Store, While, blocks
+from tilewright.kernel.nodes import Block, For, If, Kernel, Let, Prefetch, Seq, Stmt, Store, While, walk_stmts
 
 ASSUMED_TRIPS = 16  # of a loop whose length is read from memory
 ARITHMETIC = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.FLOORDIV, Op.FLOORMOD, Op.TRUNCDIV, Op.TRUNCMOD, Op.MIN, Op.MAX})
@@ -14,48 +14,63 @@ ARITHMETIC = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.FLOORDIV, Op.FLOORMOD
 def operations(kernel: Kernel) -> Expr:
     """Scalar operations on data in one run, as an expression of the sizes: a multiply-add counts as two, a function such as exp as one,
     computing an index not at all. Loops of unknown length count as ASSUMED_TRIPS, `while` as one iteration."""
-    return sum_over(kernel.body, operations_of)
+    return sums_over(kernel.body, lambda e: {"operations": operations_of(e)}).get("operations", const(0))
 
 
-def sum_over(stmt: Stmt, count: Callable[[Expr], int]) -> Expr:
-    """The sum of `count` over all expressions evaluated in one run of a statement, as an expression of the sizes; loops count as in
-    `operations`, and of two branches the larger."""
+Counts = Callable[[Expr], Mapping[str, int]]
+"""What is counted in one expression, by name; what is left out is 0."""
+
+
+def sums_over(stmt: Stmt, counts: Counts) -> dict[str, Expr]:
+    """The sums of `counts` over all expressions evaluated in one run of a statement, as expressions of the sizes, by name; what is left out
+    is 0. Loops count as in `operations`, and of two branches the larger."""
     match stmt:
         case Block():
-            each = sum_over(stmt.body, count)
+            each = sums_over(stmt.body, counts)
             for iter_ in stmt.iters:
-                each = _repeated(each, iter_.var, iter_.extent)
+                each = repeated(each, iter_.var, iter_.extent)
             return each
         case For(var, extent, body, _):
             # loops around blocks only enumerate the blocks' own domains
-            return sum_over(body, count) if blocks(body) else _repeated(sum_over(body, count), var, extent)
+            each = sums_over(body, counts)
+            return each if any(isinstance(s, Block) for s in walk_stmts(body)) else repeated(each, var, extent)
         case Seq(stmts):
-            summed = const(0)
+            summed: dict[str, Expr] = {}
             for child in stmts:
-                summed = summed + sum_over(child, count)
+                summed = _added(summed, sums_over(child, counts))
             return summed
         case If(condition, then, otherwise):
-            taken = sum_over(then, count) if otherwise is None else maximum(sum_over(then, count), sum_over(otherwise, count))
-            return taken + count(condition)
+            taken = sums_over(then, counts)
+            if otherwise is not None:
+                other = sums_over(otherwise, counts)
+                taken = {name: maximum(taken.get(name, 0), other.get(name, 0)) for name in {**taken, **other}}
+            return _added(taken, _constants(counts(condition)))
         case Let(var, value, body):
-            inner = sum_over(body, count)
-            if var in free_vars(inner):
-                inner = substitute(inner, {var: _known(value)})
-            return inner + count(value)
+            inner = sums_over(body, counts)
+            known = _known(value)
+            inner = {name: substitute(e, {var: known}) if var in free_vars(e) else e for name, e in inner.items()}
+            return _added(inner, _constants(counts(value)))
         case While(condition, body):
-            return sum_over(body, count) + count(condition)
+            return _added(sums_over(body, counts), _constants(counts(condition)))
         case Store(_, _, value):
-            return const(count(value))
+            return _constants(counts(value))
         case Prefetch():
-            return const(0)
+            return {}
 
 
-def _repeated(each: Expr, var: Expr, extent: Expr) -> Expr:
+def _constants(counted: Mapping[str, int]) -> dict[str, Expr]:
+    return {name: const(count) for name, count in counted.items() if count}
+
+
+def _added(a: dict[str, Expr], b: dict[str, Expr]) -> dict[str, Expr]:
+    return {**a, **{name: a[name] + e if name in a else e for name, e in b.items()}} if a else b
+
+
+def repeated(each: dict[str, Expr], var: Expr, extent: Expr) -> dict[str, Expr]:
     """The work of all iterations; one whose work depends on the iteration counts as the middle one."""
     extent = _known(extent)
-    if not each.is_const and var in free_vars(each):
-        each = substitute(each, {var: floordiv(extent, 2)})
-    return each * extent
+    middle = {var: floordiv(extent, 2)}
+    return {name: (e if e.is_const or var not in free_vars(e) else substitute(e, middle)) * extent for name, e in each.items()}
 
 
 def _known(extent: Expr) -> Expr:

@@ -6,15 +6,16 @@ operator is asked: a multiply-add is a sum one of whose terms is a product, an o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Expr, Op, const, minimum, mul, walk
+from tilewright.ir.expr import Expr, Op, const, free_vars, minimum, mul, walk
 from tilewright.ir.simplify import simplify
 from tilewright.ir.types import product
 from tilewright.kernel.nodes import Block, Buffer, For, Kernel, Stmt, children
-from tilewright.kernel.operations import operations_of, sum_over
-from tilewright.kernel.regions import Access, accesses, regions
+from tilewright.kernel.operations import operations_of, repeated, sums_over
+from tilewright.kernel.regions import Access, Region, accesses, regions
 
 NARROW_BITS = 8  # integers of at most so many bits have dot-product instructions
 
@@ -37,40 +38,49 @@ class Work:
 def work_of(kernel: Kernel, constants: frozenset[int] = frozenset(), expand: Callable[[Expr], Expr] = lambda e: e) -> Work:
     """The work of a kernel as defined (with its blocks, not lowered). `constants`: numbers of the inputs that are constants of the model;
     `expand`: an expression with its functions written out."""
-    pairs = {kind: simplify(sum_over(kernel.body, _counting(kind, expand))) for kind in KINDS}
-    rest = sum_over(kernel.body, lambda e: _other_operations(expand(e)))
-    reads = {buffer: read_bytes(kernel, buffer) for buffer in kernel.inputs}
-    written = const(0)
-    for buffer in kernel.outputs:
-        written = written + _bytes(buffer)
+
+    def counts(e: Expr) -> dict[str, int]:
+        written_out = expand(e)
+        sums = multiply_adds(written_out)
+        by_kind = Counter(kind_of(products[0]) for products in sums.values())
+        rest = operations_of(written_out) - 2 * len(sums)
+        return {"operations": operations_of(e), "other": max(0, rest), **{str(kind): 2 * count for kind, count in by_kind.items()}}
+
+    found = {name: simplify(count) for name, count in sums_over(kernel.body, counts).items()}
+    boxes = regions(kernel.body).reads
+    reads = {buffer: read_bytes(kernel, buffer, boxes.get(buffer)) for buffer in kernel.inputs}
     return Work(
-        operations=simplify(sum_over(kernel.body, operations_of)),
-        multiply_adds={kind: count for kind, count in pairs.items() if not (count.is_const and count.value == 0)},
-        other=simplify(rest),
+        operations=found.get("operations", const(0)),
+        multiply_adds={kind: found[kind] for kind in KINDS if kind in found},
+        other=found.get("other", const(0)),
         read=_sum(reads.values()),
-        written=simplify(written),
+        written=_sum(map(_bytes, kernel.outputs)),
         constant=_sum([reads[buffer] for i, buffer in enumerate(kernel.inputs) if i in constants]),
     )
 
 
-def read_bytes(kernel: Kernel, buffer: Buffer) -> Expr:
-    """Bytes of an operand that the kernel must read: the boxes that its accesses reach, clipped to the buffer. An access at an index
-    that is itself data reaches one element for each point of its domain."""
+def read_bytes(kernel: Kernel, buffer: Buffer, box: Region | None) -> Expr:
+    """Bytes of an operand that the kernel must read: the box that its accesses reach, clipped to the buffer. An access at an index that
+    is itself data reaches one element for each point of its domain."""
+    if box is None:
+        return const(0)
     whole = _bytes(buffer)
     reached = const(0)
     for block, loops in _blocks_with_loops(kernel.body, ()):
         for access in accesses(block).loads:
             if access.buffer is buffer and _by_data(access):
-                points = product([it.extent for it in block.iters] or [extent for _, extent in loops])
-                for _, extent in access.loops:
-                    points = points * extent
-                reached = reached + mul(points, buffer.dtype.bytes)
-    box = regions(kernel.body, only=buffer).reads.get(buffer)
-    if box is None:
-        return const(0)
+                around = [(it.var, it.extent) for it in block.iters] or list(loops)
+                points = {"points": const(1)}
+                for var, extent in reversed([*around, *access.loops]):
+                    points = repeated(points, var, extent)
+                reached = reached + mul(points["points"], buffer.dtype.bytes)
     if not (reached.is_const and reached.value == 0):
-        return whole if any(e.op is Op.LOAD for e in walk(reached)) else simplify(minimum(whole, reached))
-    extents = [minimum(extent, size) for (_, extent), size in zip(box.dims, buffer.shape, strict=True)]
+        return simplify(minimum(whole, reached))
+    sizes = frozenset(kernel.sizes)
+    extents = [
+        minimum(extent, size) if sizes.issuperset(free_vars(extent)) else size
+        for (_, extent), size in zip(box.dims, buffer.shape, strict=True)
+    ]
     return simplify(mul(product(extents), buffer.dtype.bytes))
 
 
@@ -145,11 +155,3 @@ def _on_data(value: Expr) -> Iterator[Expr]:
             yield node
             if node.op is not Op.LOAD:
                 stack.extend(node.args)
-
-
-def _counting(kind: str, expand: Callable[[Expr], Expr]) -> Callable[[Expr], int]:
-    return lambda value: 2 * sum(kind_of(products[0]) == kind for products in multiply_adds(expand(value)).values())
-
-
-def _other_operations(value: Expr) -> int:
-    return max(0, operations_of(value) - 2 * len(multiply_adds(value)))

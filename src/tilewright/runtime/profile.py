@@ -269,8 +269,8 @@ def kernel_profiles(
     for number, per_run in sorted(seconds.items()):
         entry = entries[number]
         times = max(1, round(calls[number] / len(records)))
-        cost = cost_of(entry["work"], sizes, times)
-        bound = limit(cost, machine, footprint)
+        once = cost_of(entry["work"], sizes)
+        bound = limit(once, machine, footprint, times)
         found.append(
             KernelProfile(
                 number=number,
@@ -279,7 +279,7 @@ def kernel_profiles(
                 calls=times,
                 median=median(per_run),
                 minimum=min(per_run),
-                cost=cost,
+                cost=times_over(once, times),
                 limit=bound.seconds,
                 binding=bound.binding,
             )
@@ -287,11 +287,22 @@ def kernel_profiles(
     return found
 
 
-def cost_of(work: Mapping[str, Any], sizes: Mapping[str, int], times: int = 1) -> Cost:
-    """The work of `times` launches at these sizes."""
+def times_over(cost: Cost, times: int) -> Cost:
+    """The work of several launches."""
+    return Cost(
+        operations=cost.operations * times,
+        multiply_adds={kind: count * times for kind, count in cost.multiply_adds.items()},
+        other=cost.other * times,
+        moved=cost.moved * times,
+        constant=cost.constant * times,
+    )
+
+
+def cost_of(work: Mapping[str, Any], sizes: Mapping[str, int]) -> Cost:
+    """The work of one launch at these sizes."""
 
     def at(text: Any) -> int:
-        return max(0, Formula(str(text))(sizes)) * times
+        return max(0, Formula(str(text))(sizes))
 
     return Cost(
         operations=at(work["operations"]),

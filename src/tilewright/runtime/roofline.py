@@ -2,7 +2,8 @@
 
 Time is bounded below by arithmetic at the peak of its kind, and by bytes at the bandwidth of the level that holds them. Operands and
 results of one kernel are taken to lie where that kernel's own bytes fit, since the kernel before has just touched them; constants of the
-model lie where all that one inference touches fits, since they come back only once per inference.
+model lie where all that one inference touches fits, since they come back only once per inference; in a loop, those of the second iteration
+and on lie where the kernel's own bytes fit.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Roofs:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Work of one kernel at given sizes: operations by the convention of two for a multiply-add; arithmetic (multiply_adds by kind, other);
-    bytes moved in and out, of which `constant` are constants of the model."""
+    """Work of one run of a kernel at given sizes: operations by the convention of two for a multiply-add; arithmetic (multiply_adds by
+    kind, other); bytes moved in and out, of which `constant` are constants of the model."""
 
     operations: int
     multiply_adds: Mapping[str, int]
@@ -72,15 +73,14 @@ def roofs(
     return Roofs(threads, peaks, {level: figures[level] for level in LEVELS}, capacity, measured)
 
 
-def limit(cost: Cost, machine: Roofs, footprint: int) -> Limit:
-    """The roof over a kernel; `footprint`: bytes that one inference touches in all. Arithmetic outside of multiply-adds runs at half of
-    the peak, one operation where a multiply-add has two."""
+def limit(cost: Cost, machine: Roofs, footprint: int, calls: int = 1) -> Limit:
+    """The roof over a kernel that runs `calls` times in one inference; `footprint`: bytes that the inference touches in all. Arithmetic
+    outside of multiply-adds runs at half of the peak, one operation where a multiply-add has two."""
     arithmetic = sum(count / (machine.peaks[kind] * 1e9) for kind, count in cost.multiply_adds.items())
     arithmetic += cost.other / (machine.peaks["f32"] / 2 * 1e9)
-    parts = {"compute": arithmetic}
-    working = cost.moved - cost.constant
+    parts = {"compute": arithmetic * calls}
     near, far = machine.level(cost.moved), machine.level(footprint)
-    traffic = {near: working / (machine.bandwidth[near] * 1e9)}
+    traffic = {near: (cost.moved * calls - cost.constant) / (machine.bandwidth[near] * 1e9)}
     traffic[far] = traffic.get(far, 0.0) + cost.constant / (machine.bandwidth[far] * 1e9)
     slowest = max(traffic, key=traffic.__getitem__)
     parts[slowest] = sum(traffic.values())

@@ -17,6 +17,7 @@ from tilewright.graph.node import Module
 from tilewright.machine.targets import parse_target, resolve_target
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.executable import Executable
+from tilewright.runtime.formula import Formula
 from tilewright.runtime.host_features import host_platform, missing_features
 from tilewright.runtime.linker import PROCESS_SYMBOLS
 from tilewright.runtime.object_symbols import read_symbols
@@ -86,6 +87,11 @@ def test_every_family_compiles_for_aarch64(name: str, target: str) -> None:
     undefined = frozenset[str]().union(*(table.undefined for table in tables)) - defined
     assert undefined <= PROCESS_SYMBOLS | set(POOL_IMPORTS), "what the linker would have to find on the device"
     assert artifact.manifest["entry"] in defined
+    sizes = {entry["name"] for entry in artifact.manifest["sizes"]}
+    for kernel in artifact.manifest["kernels"]:
+        work = dict(kernel["work"])
+        for text in (*work.pop("multiply_adds").values(), *work.values()):
+            assert set(Formula(text).names) <= sizes, "the work of a kernel follows from the sizes alone"
 
 
 @here_x86

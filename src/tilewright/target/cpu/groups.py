@@ -115,10 +115,10 @@ class GroupCompiler:
             if error is not None:
                 raise error
 
-    def work(self) -> dict[str, Work]:
-        """What each kernel must do, by symbol."""
+    def work(self) -> dict[Kernel, Work]:
+        """What each kernel must do, in terms of its own sizes. Not by symbol: kernels of different sizes may have equal code."""
         memo: dict[Expr, Expr] = {}
-        return {c.symbol: work_of(c.defined, c.constants, lambda e: expand_math(e, memo)) for c in self.codes.values()}
+        return {c.group.kernel: work_of(c.defined, c.constants, lambda e: expand_math(e, memo)) for c in self.codes.values()}
 
     def objects(self) -> dict[str, bytes]:
         """Object code by symbol, when all of it is there."""
