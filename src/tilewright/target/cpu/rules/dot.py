@@ -7,6 +7,7 @@ and the panel is packed as [vectors ...][reduction ...][vectors of a tile][lanes
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilewright.ir import dtypes
@@ -15,7 +16,7 @@ from tilewright.ir.expr import Expr, free_vars
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
-from tilewright.machine.description import Machine
+from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
 from tilewright.machine.dots import VPMADDWD, DotInstruction, dot_instruction
 from tilewright.target.cpu.rules.elementwise import parallelise
 from tilewright.target.cpu.rules.structure import (
@@ -32,6 +33,7 @@ from tilewright.target.cpu.rules.structure import (
 )
 
 LOADS = 2  # started per cycle: broadcasts of rows, vectors of the panel
+ASKED = 2  # cache lines asked for at once
 UNROLLED = 8  # steps of the contracted axis that are written out; beyond, they are a loop
 
 
@@ -67,7 +69,10 @@ def schedule_dot(s: Schedule, name: str, constants: frozenset[str], machine: Mac
     s = _packed(s, name, tile, count, constants)
     position = block_of(s, name).iters.index(tile.contracted)
     s = s.dot(name, position, tile.instruction.factors)
-    return _tile_loops(s, name, epilogue, tile, height, count)
+    s, tiles, outer, reduced = _tile_loops(s, name, epilogue, tile, height, count)
+    if tile.panel.attr.name in constants and not outer:
+        s = _ask_ahead(s, name, tile, count, tiles, reduced, machine, space)
+    return parallelise(s, [*outer, *tiles])
 
 
 def _tile(product: Product, constants: frozenset[str], machine: Machine) -> DotTile | None:
@@ -197,7 +202,10 @@ def _parts(index: Expr, extents: dict[Expr, Expr]) -> tuple[Expr, ...] | None:
     return None
 
 
-def _tile_loops(s: Schedule, name: str, epilogue: str, tile: DotTile, height: int, count: int) -> Schedule:
+def _tile_loops(
+    s: Schedule, name: str, epilogue: str, tile: DotTile, height: int, count: int
+) -> tuple[Schedule, list[str], list[str], list[str]]:
+    """The tiles; with the loops over them, panels first, those outside of them, and those of the reduction that are not written out."""
     block = block_of(s, name)
     loops = dict(zip([it.var for it in block.iters], s.loops_of(name)[-len(block.iters) :], strict=True))
     reduced = [loops[it.var] for it in reductions(block)]
@@ -221,6 +229,9 @@ def _tile_loops(s: Schedule, name: str, epilogue: str, tile: DotTile, height: in
     steps = s.nest.loop(reduced[-1]).stmt.extent
     if len(reduced) > 1 and steps.is_const and steps.value <= UNROLLED:
         s = s.unroll(reduced[-1])
+        written = reduced[:-1]
+    else:
+        written = reduced
     s, _ = s.decompose_reduction(name, reduced[0])
     for iter_ in (tile.vector, tile.beyond, tile.row):
         if iter_ is not None:
@@ -228,7 +239,36 @@ def _tile_loops(s: Schedule, name: str, epilogue: str, tile: DotTile, height: in
             init = f"{name}_init"
             if init in s.nest.blocks:
                 s = s.clamp_reads(init, [it.var for it in spatial(block)].index(iter_.var))
-    return parallelise(s, [*outer, *tiles])
+    return s, tiles, outer, written
+
+
+def _ask_ahead(
+    s: Schedule, name: str, tile: DotTile, count: int, tiles: list[str], reduced: list[str], machine: Machine, space: Space
+) -> Schedule:
+    """While a panel of weights is worked on, ask for the next one, evenly: each comes from far away and is used once for each row tile."""
+    extents = {loop: s.nest.loop(loop).stmt.extent for loop in (*tiles[1:], *reduced)}
+    uses_of_panel = math.prod(extent_value(extents[loop]) for loop in tiles[1:])
+    depths = [it.extent for it in reductions(block_of(s, name))]
+    if uses_of_panel < 2 or not all(extent.is_const for extent in depths) or not all(extents[loop].is_const for loop in reduced):
+        return s
+    size = count * tile.lanes * tile.instruction.factors * math.prod(int(extent.value) for extent in depths)
+    steps, inner, share = [(tiles[0], size, 0)], -(-size // uses_of_panel), -(-size // uses_of_panel)
+    for loop in reversed(tiles[1:]):
+        steps.append((loop, inner, extent_value(extents[loop])))
+        inner *= extent_value(extents[loop])
+    at, element, line = tiles[-1], tile.panel.dtype.bytes, machine.l1d.line
+    for loop in reduced:
+        if share * element <= ASKED * line:
+            break
+        at, share = loop, -(-share // max(int(extents[loop].value), 1))
+        steps.append((loop, share, 0))
+    lines = min(-(-share * element // line), 2 * ASKED)
+    wait = size * element / estimated_peaks(machine).memory
+    ask = size * element / line / ASSUMED_CLOCK_GHZ
+    why = "nanoseconds for each panel: waiting for memory, or asking for it ahead"
+    if not space.choose("dot_prefetch", (True, False), lambda ahead: ask if ahead else wait, why):
+        return s
+    return s.prefetch(at, tile.panel.attr.name, size, steps, lines, line)
 
 
 def _place_epilogue(s: Schedule, epilogue: str, at: str, tile: DotTile, count: int) -> Schedule:
