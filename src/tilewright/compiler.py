@@ -42,8 +42,8 @@ from tilewright.transform.fold_constants import fold_constants
 from tilewright.transform.functions import on_all_functions
 from tilewright.transform.fuse import fuse, isolate
 from tilewright.transform.inline_calls import inline_calls
-from tilewright.transform.merge_rows import merge_rows
 from tilewright.transform.integer_products import integer_products
+from tilewright.transform.merge_rows import merge_rows
 from tilewright.transform.phase_convolutions import phase_convolutions
 from tilewright.transform.push_movement import push_movement
 from tilewright.transform.recognise import recognise_composites
@@ -130,6 +130,7 @@ def compile_module(
     cache: Cache | None = None,
     progress: Progress | None = None,
     source: Mapping[str, Any] | None = None,
+    schedules: GivenSchedules | None = None,
 ) -> Compiled:
     """Graph to artifact. `source` describes the model in the manifest. `schedules`: those that somebody gives, in place of the defaults."""
     progress = progress or NullProgress()
@@ -139,9 +140,9 @@ def compile_module(
         with progress.stage("kernels") as stage:
             # planning asks for each group's code in order of execution; LLVM starts on the first while the rest is being planned
             plan, constants = build_plan(module, groups, lambda: stage.advance(1))
+        groups.check_schedules()
         offsets, total = constant_offsets([constant.type for constant in constants])
         check_memory(plan, total, settings)
-    schedules: GivenSchedules | None = None,
         text, checks = emit_entry(plan, machine, ENTRY, offsets)
         entry = f"tw_entry_{content_hash(text)[:16]}"
         groups.submit(entry, text.replace(ENTRY, entry))
@@ -151,11 +152,10 @@ def compile_module(
                 array = constant.array()
                 weights[offset : offset + array.nbytes] = array.reshape(-1).view("uint8") if array.nbytes else []
                 weights[offset + array.nbytes : offset + -(-array.nbytes // ALIGNMENT) * ALIGNMENT] = 0  # builds are identical
-        groups.check_schedules()
                 stage.advance(1)
+        work = groups.work()
         with progress.stage("code", len(groups.pending)):
             objects = groups.objects()
-        work = groups.work()
     manifest = make_manifest(module, plan, machine, settings, entry, checks, total, source or {}, work)
     artifact = Artifact(manifest, objects, thread_pool_object(llvm_target(machine)), weights)
     return Compiled(module, plan, constants, artifact)
