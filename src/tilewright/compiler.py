@@ -58,13 +58,19 @@ ENTRY = "tilewright_entry"  # stands for the entry's symbol, which is the hash o
 @dataclass(frozen=True, slots=True)
 class GraphPass:
     """A pass over one function. `level`: the least `opt_level` at which it runs; 0 for those that code generation cannot do without.
-    `exact`: results keep their bits; others do not run under `precision="strict"`."""
+    `exact`: results keep their bits; others do not run under `precision="strict"`. `setting`: the one that turns it off, if any."""
 
     name: str
     apply: Callable[[Function], Function]
     level: int
     reason: str
     exact: bool = True
+    setting: str = ""
+
+    def runs(self, settings: Settings) -> bool:
+        """Whether the settings want it."""
+        wanted = self.exact or settings.precision != "strict"
+        return settings.opt_level >= self.level and wanted and (not self.setting or bool(getattr(settings, self.setting)))
 
 
 def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
@@ -90,7 +96,14 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
         GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
         GraphPass("block_channels", lambda f: block_channels(f, machine.lanes(32)), 3, "channels and elementwise users are in the open"),
         GraphPass("fold_blocked", fold_constants, 3, "biases and weights filled up to whole blocks"),
-        GraphPass("choose_winograd", lambda f: choose_winograd(f, cost), 3, "weights are constants of whole blocks, to be transformed", False),
+        GraphPass(
+            "choose_winograd",
+            lambda f: choose_winograd(f, cost),
+            3,
+            "weights are constants of whole blocks, which it transforms",
+            exact=False,
+            setting="winograd",
+        ),
         GraphPass("sink_folded", sink_constants, 0, "weights that only folding made constants reach the loops that use them"),
         GraphPass("merge_rows", merge_rows, 2, "nothing moves or looks at axes from here on, and products find what follows them"),
         GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards"),
@@ -105,7 +118,7 @@ def optimise(
     """The module after all graph passes of `settings.opt_level`; `watch` sees it after each."""
     module = inline_calls(module)  # before every pass: they look at one function at a time
     for graph_pass in graph_passes(machine):
-        if settings.opt_level >= graph_pass.level and (graph_pass.exact or settings.precision != "strict"):
+        if graph_pass.runs(settings):
             module = on_all_functions(module, graph_pass.apply)
             if settings.verify:
                 verify_module(module, graph_pass.name)

@@ -92,7 +92,7 @@ def test_override_does_not_leak_into_another_thread() -> None:
 
 
 def test_code_key_holds_exactly_what_can_change_code() -> None:
-    changed = {"precision": "strict", "opt_level": 1}
+    changed = {"precision": "strict", "winograd": False, "opt_level": 1}
     base = Settings()
     assert {name for name, _ in base.code_key()} == set(changed)
     for name, value in changed.items():

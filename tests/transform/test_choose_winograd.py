@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from tests.compiled_graphs import compile_graph, f32, function, module, step
+from tilewright.compiler import optimise
 from tilewright.graph.interpreter import interpret
-from tilewright.graph.node import Function, GraphBuilder, Value, walk_nodes
-from tilewright.graph.ops import Binary, Convolution, constant
+from tilewright.graph.node import Function, GraphBuilder, Module, Value, walk_nodes
+from tilewright.graph.ops import Binary, Constant, Convolution, Fused, constant
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, size
 from tilewright.ir.types import as_shape
 from tilewright.machine.targets import named_machine
+from tilewright.support.settings import Settings
 from tilewright.target.cpu.rules.winograd_cost import CpuConvolutionCost
 from tilewright.transform.block_channels import block_channels
 from tilewright.transform.choose_winograd import MOST_AMPLIFICATION, DenseConvolution, amplification, best_tile, candidates, choose_winograd
@@ -122,5 +124,31 @@ def test_compiled_code_agrees(space: tuple[int, int], channels: int, images: Exp
     assert "winograd_convolution" in kernels
     x = RNG.uniform(-1, 1, (2 if images is N else int(images), channels, *space)).astype(np.float32)
     (want,) = interpret(graph.main, [x])
-    np.testing.assert_allclose(step(compiled, [x])[0], want, rtol=1e-5, atol=1e-5)
+    (got,) = step(compiled, [x])
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    weights = next(
+        node.op.data.array for node in walk_nodes(graph.main.results) if isinstance(node.op, Constant) and node.op.data.array.ndim == 4
+    )
+    bound = MOST_AMPLIFICATION * (channels + 24) * 2.0**-24 * np.abs(x).max() * np.abs(weights).sum((1, 2, 3)).max()
+    assert np.abs(got - want).max() < bound
     assert "winograd" not in " ".join(compile_graph(graph, precision="strict").artifact.objects)
+
+
+def test_a_setting_turns_it_off() -> None:
+    before = module_of(convolution((1, 64, 28, 28), 64))
+    on, off = (optimise(before, named_machine("x86-64-v4"), Settings(winograd=wanted)) for wanted in (True, False))
+    assert "winograd_convolution" in all_names(on.main)
+    assert "winograd_convolution" not in all_names(off.main)
+
+
+def module_of(f: Function) -> Module:
+    return Module({"main": f}, "main", ("x",), ("y",))
+
+
+def all_names(f: Function) -> set[str]:
+    """Names of the operators, those in fused groups included."""
+    found = set(names(f))
+    for node in walk_nodes(f.results):
+        if isinstance(node.op, Fused):
+            found |= all_names(node.op.body)
+    return found

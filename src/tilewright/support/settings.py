@@ -176,6 +176,12 @@ class Settings:
         "Arithmetic of floating-point kernels. `default`: products and sums may contract to fused multiply-add, and reductions may be "
         "reassociated. `strict`: neither; each operation rounds once, in the order of the operator's definition.",
     )
+    winograd: bool = _setting(
+        True,
+        Kind("bool", _check_bool),
+        "Compute convolutions by Winograd's algorithm where that is faster: rounding errors up to a few times those of direct sums, and an "
+        "infinity makes NaN of its whole tile. Off also under `precision=strict`.",
+    )
     opt_level: int = _setting(
         3,
         _integer(0, 3),
