@@ -17,8 +17,9 @@ Outside of begin and end it brackets itself, which costs a wake-up for each loop
 How it works. One word, `state`, holds a counter of loops and the number of participants; the caller writes the job, then `state`.
 Workers spin on it. A worker that does not take part never reads the job, so the caller waits for participants only: each writes the
 state it finished into its own cache line. `wake` is odd during an inference and -1 at the end of the pool. A worker spins some 1 to 2 ms
-within an inference and some 0.3 ms after it, which is longer than what callers do between two of them, yielding at times so that a machine with fewer cores than threads advances, then sleeps on
-its own condition variable. It says so in `asleep` before it looks at `state` and `wake` for the last time, and the caller looks at
+within an inference and some 0.3 ms after it, which is longer than callers take between two of them, yielding at times so that a machine
+with fewer cores than threads advances, then sleeps on its own condition variable. It says so in `asleep` before it looks at `state` and
+`wake` for the last time, and the caller looks at
 `asleep` after writing them, both in sequentially consistent order, so that no wake-up is lost.
 """
 
