@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
-from tests.compiled_graphs import f32, function
+from tests.compiled_graphs import check, f32, function, module
 from tilewright.graph.node import GraphBuilder, Value
 from tilewright.graph.ops import (
     ArgReduce,
@@ -26,7 +27,7 @@ from tilewright.graph.ops import (
     constant,
 )
 from tilewright.ir import dtypes
-from tilewright.ir.expr import const, size
+from tilewright.ir.expr import const, free_vars, size
 from tilewright.ir.types import TensorType, as_shape, bind_shape
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.nodes import For, Kernel, Prefetch, walk_stmts
@@ -86,6 +87,7 @@ CASES: dict[str, tuple[list[TensorType], set[int], Body]] = {
     "positions": ([f32(N, 77)], set(), lambda g, x: (g.one(ArgReduce("max", 1, False, False), x),)),
     "instance norm": ([f32(2, 3, 5, 7), f32(3), f32(3)], set(), lambda g, x, w, b: (g.one(InstanceNorm(1e-5), x, w, b),)),
     "group norm": ([f32(2, 12, 3, 5), f32(12), f32(12)], set(), lambda g, x, w, b: (g.one(GroupNorm(4, 1e-5), x, w, b),)),
+    "positions over planes": ([f32(2, 5, N, 19)], set(), lambda g, x: (g.one(ArgReduce("min", 1, True, True), x),)),
     "columns summed": ([f32(67, 21)], set(), lambda g, x: (g.one(Reduce("sum", (0,), False), x),)),
     "all summed": ([f32(3, 7, 21)], set(), lambda g, x: (g.one(Reduce("max", (0, 1, 2), False), x),)),
     "pooling": (
@@ -221,3 +223,26 @@ def test_the_next_panel_is_asked_for_while_one_is_used() -> None:
 def test_a_panel_that_is_used_once_is_a_stream() -> None:
     kernel = fused_kernel([f32(1, 64), f32(64, 256)], product("mk,kn->mn"))
     assert not prefetches(schedule_kernel(kernel, frozenset({1}), named_machine("x86-64-v4")).kernel)
+
+
+def test_groups_have_statistics_of_their_own_once() -> None:
+    """Group normalisation runs group by group: no channel computes the statistics of its group again."""
+    kernel, constants = kernel_of("group norm")
+    s = schedule_kernel(kernel, constants, named_machine("x86-64-v3"))
+    placed = s.nest.blocks["total"]
+    moving = free_vars(*(b for it, b in zip(placed.stmt.iters, placed.stmt.bindings, strict=True) if it.kind == "spatial"))
+    assert math.prod(int(loop.extent.value) for loop in placed.around if loop.var in moving) == 2 * 4
+
+
+@pytest.mark.parametrize("shape", [(512, 300), (1021, 257)])
+@pytest.mark.parametrize("fn", ["sum", "max"])
+def test_long_reductions_to_one_element_run_on_several_threads(fn: str, shape: tuple[int, int]) -> None:
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        return (g.one(Reduce(fn, (0, 1), True), x),)
+
+    x = np.random.default_rng(0).uniform(0.0, 1.0, shape).astype(np.float32)
+    check(module([f32(*shape)], body), [x])
+    fused = fuse(function("p", [f32(*shape)], body))
+    (group,) = {value.node for value in fused.results}
+    scheduled = schedule_kernel(lower_group(group.op.body), frozenset(), named_machine("x86-64-v3"))
+    assert any(isinstance(stmt, For) and stmt.kind == "parallel" for stmt in walk_stmts(scheduled.kernel.body))

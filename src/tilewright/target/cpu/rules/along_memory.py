@@ -22,6 +22,8 @@ from tilewright.target.cpu.rules.structure import block_of, extent_value, reduct
 
 ACCUMULATORS = (1, 2, 4, 8)  # vectors of partial results
 TYPICAL = 512  # elements of a reduction of unknown length
+TASK = 1 << 16  # elements of a reduction to one element that a task takes at least
+MOST_TASKS = 16
 SHORT = 2  # steps up to which the loop over them is unrolled
 SHUFFLE = 3.0  # cycles of latency of a shuffle between the halves of a vector
 
@@ -36,6 +38,10 @@ def reduce_along_memory(s: Schedule, name: str, machine: Machine, parallel: bool
     if flat > 1:
         s, fused = s.fuse(*inner[len(inner) - flat :])
         inner = [*inner[: len(inner) - flat], fused]
+    if parallel and len(inner) == 1 and all(extent_value(s.nest.loop(loop).stmt.extent, 2) == 1 for loop in outer):
+        tasks = min(MOST_TASKS, extent_value(s.nest.loop(inner[0]).stmt.extent, 1) // TASK)
+        if tasks > 1:
+            return _in_tasks(s, name, inner[0], tasks, machine, space)
     lanes = machine.lanes(min(64, max(32, s.nest.outputs(name)[0].dtype.bits, *(load.dtype.bits for load in value_loads(block)))))
     extent = s.nest.loop(inner[-1]).stmt.extent
     length = extent_value(extent, TYPICAL)
@@ -47,6 +53,13 @@ def reduce_along_memory(s: Schedule, name: str, machine: Machine, parallel: bool
         return parallelise(s, outer) if parallel and outer else s
     s = _in_lanes(s, name, inner, lanes, vectors)
     return parallelise(s, outer) if parallel and outer else s
+
+
+def _in_tasks(s: Schedule, name: str, loop: str, tasks: int, machine: Machine, space: Space) -> Schedule:
+    """A reduction to one element, by parts that run on several threads."""
+    s, (task, _) = s.split(loop, (tasks, None))
+    s, (partial, *_) = s.rfactor(task)
+    return reduce_along_memory(s, partial, machine, False, space).parallel(task)
 
 
 def _latency(length: int, vectors: int, lanes: int, machine: Machine) -> float:

@@ -12,7 +12,16 @@ from tilewright.machine.description import Machine
 from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
 from tilewright.target.cpu.rules.reduction import runs_along_reduction, schedule_reduction
-from tilewright.target.cpu.rules.structure import block_of, extent_value, is_injective, is_reduction, reductions, spatial, writes_output
+from tilewright.target.cpu.rules.structure import (
+    block_of,
+    extent_value,
+    is_injective,
+    is_reduction,
+    reductions,
+    spatial,
+    value_loads,
+    writes_output,
+)
 
 ROWS = (1, 2, 4, 8)  # rows computed together
 CALL = 16  # vector operations of a function such as exp
@@ -30,6 +39,7 @@ def schedule_rows(s: Schedule, machine: Machine, reassociate: bool = True, space
     last = outputs[0]
     if len(names) == 2 and is_reduction(block_of(s, names[0])) and not runs_along_reduction(s, names[0]):
         return s  # each lane has a sum of its own, and what follows is computed on it
+    s = _split_groups(s, last)
     loops = s.loops_of(last)
     for depth in range(min(len(spatial(block_of(s, name))) for name in names), 0, -1):
         try:
@@ -37,6 +47,23 @@ def schedule_rows(s: Schedule, machine: Machine, reassociate: bool = True, space
                 return _at_depth(s, names, last, loops[:depth], machine, reassociate, space)
         except ScheduleError:
             continue
+    return s
+
+
+def _split_groups(s: Schedule, last: str) -> Schedule:
+    """Where the last block reads one result for a group of its points, by `v // k` (of channels, in group normalisation), split its loop,
+    so that groups have a loop of their own."""
+    block = block_of(s, last)
+    variables = [it.var for it in block.iters]
+    indices = [index for load in value_loads(block) for index in load.args]
+    found = [e for e in indices if e.op is Op.FLOORDIV and e.args[0] in variables and e.args[1].is_const]
+    if len(set(found)) != 1:
+        return s
+    variable, size = found[0].args
+    loop = s.loops_of(last)[variables.index(variable)]
+    extent = s.nest.loop(loop).stmt.extent
+    if extent.is_const and extent.value % size.value == 0:
+        s, _ = s.split(loop, int(size.value))
     return s
 
 
