@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,13 +16,15 @@ import numpy as np
 from tilewright.graph.node import Array, Operator
 from tilewright.graph.ops.elementwise import expect_inputs
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, call, cast, const, equal, logical_and, logical_or, maximum, minimum, not_equal, select
+from tilewright.ir.expr import Expr, call, cast, ceildiv, const, equal, logical_and, logical_or, maximum, minimum, not_equal, select
 from tilewright.ir.types import TensorType
 from tilewright.kernel.builder import KernelBuilder, StmtBuilder, Tensor
+from tilewright.kernel.nodes import LoopKind
 from tilewright.support.errors import TypeRuleError
 
 # A node sends a row to its true child when `x[feature] MODE split`; "member": when x[feature] is one of the node's values.
 MODES = ("leq", "lt", "gte", "gt", "eq", "neq", "member")
+TREES = 16  # that a row goes down at once: enough loads in flight to hide how long each takes
 AGGREGATES = ("sum", "average", "min", "max")
 _TABLES = ("roots", "feature", "split", "if_true", "if_false", "leaf_begin", "leaf_target", "leaf_weight")
 _TESTS: dict[str, Callable[[Expr, Expr], Expr]] = {
@@ -95,10 +98,13 @@ class TreeEnsemble(Operator):
         return bool(tests.get(mode, value != split))
 
     def define(self, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """A row goes down several trees at once, each in a lane of its own until the last of them is at a leaf, so that their chains of
+        dependent loads overlap. What the leaves say is added tree by tree."""
         x = inputs[0]
         t = dict(zip(self.tables, inputs[1:], strict=True))
         rows, trees = x.shape[0], t["roots"].shape[0]
         extreme = self.aggregate in ("min", "max")
+        together: LoopKind = "serial" if self.mode == "mixed" else "vectorized"
 
         def body(s: StmtBuilder, outs: tuple[Tensor, ...], n: Expr) -> None:
             out, *seen = outs
@@ -106,25 +112,33 @@ class TreeEnsemble(Operator):
                 s.store(out, (n, target), 0)
                 if extreme:
                     s.store(seen[0], (n, target), False)
-            with s.loop("tree", trees) as tree:
-                node = s.local("node", dtypes.int64, (), cast(dtypes.int64, t["roots"][tree]))
-                with s.repeat_while(node[()] >= 0):
-                    at = s.let("at", node[()])
-                    value = s.let("value", x[n, cast(dtypes.int64, t["feature"][at])])
-                    goes = self._test(s, t, at, value)
-                    s.store(node, (), cast(dtypes.int64, select(goes, t["if_true"][at], t["if_false"][at])))
-                leaf = s.let("leaf", -1 - node[()])
-                begin = s.let("begin", cast(dtypes.int64, t["leaf_begin"][leaf]))
-                with s.loop("entry", cast(dtypes.int64, t["leaf_begin"][leaf + 1]) - begin) as entry:
-                    target = s.let("target", cast(dtypes.int64, t["leaf_target"][begin + entry]))
-                    weight = s.let("weight", t["leaf_weight"][begin + entry])
-                    old = out[n, target]
-                    if extreme:
-                        best = maximum(old, weight) if self.aggregate == "max" else minimum(old, weight)
-                        s.store(out, (n, target), select(seen[0][n, target], best, weight))
-                        s.store(seen[0], (n, target), True)
-                    else:
-                        s.store(out, (n, target), old + weight)
+            if self.missing:
+                missing = s.local("missing", dtypes.bool_, (), False)
+                with s.loop("feature", x.shape[1]) as feature:
+                    s.store(missing, (), logical_or(missing[()], call("isnan", x[n, feature])))
+            node = s.local("node", dtypes.int32, (TREES,))
+            with s.loop("group", ceildiv(trees, const(TREES))) as group:
+                with s.loop("lane", TREES, together) as lane:
+                    s.store(node, (lane,), t["roots"][minimum(group * TREES + lane, trees - 1)])
+                descending = reduce(maximum, [node[lane] for lane in range(TREES)]) >= 0
+                if self.missing:
+                    with s.when(missing[()]), s.repeat_while(descending), s.loop("lane", TREES, together) as lane:
+                        self._descend(s, x, t, node, lane, n, True)
+                with s.repeat_while(descending), s.loop("lane", TREES, together) as lane:
+                    self._descend(s, x, t, node, lane, n, False)
+                with s.loop("lane", minimum(const(TREES), trees - group * TREES)) as lane:
+                    leaf = s.let("leaf", cast(dtypes.int64, -1 - node[lane]))
+                    begin = s.let("begin", cast(dtypes.int64, t["leaf_begin"][leaf]))
+                    with s.loop("entry", cast(dtypes.int64, t["leaf_begin"][leaf + 1]) - begin) as entry:
+                        at = (n, s.let("target", cast(dtypes.int64, t["leaf_target"][begin + entry])))
+                        weight = s.let("weight", t["leaf_weight"][begin + entry])
+                        old = out[at]
+                        if extreme:
+                            best = maximum(old, weight) if self.aggregate == "max" else minimum(old, weight)
+                            s.store(out, at, select(seen[0][at], best, weight))
+                            s.store(seen[0], at, True)
+                        else:
+                            s.store(out, at, old + weight)
             if self.aggregate == "average":
                 with s.loop("target", self.targets) as target:
                     s.store(out, (n, target), out[n, target] / cast(x.dtype, trees))
@@ -132,6 +146,16 @@ class TreeEnsemble(Operator):
         shape = (rows, const(self.targets))
         extra = [TensorType(dtypes.bool_, shape)] if extreme else []
         return k.opaque("trees", [TensorType(x.dtype, shape), *extra], (rows,), body)[:1]
+
+    def _descend(self, s: StmtBuilder, x: Tensor, t: dict[str, Tensor], node: Tensor, lane: Expr, row: Expr, missing: bool) -> None:
+        """One step down a tree; at a leaf it stays. `missing`: the row has a NaN."""
+        here = s.let("here", node[lane])
+        at = s.let("at", cast(dtypes.int64, maximum(here, 0)))
+        value = s.let("value", x[row, cast(dtypes.int64, t["feature"][at])])
+        goes = self._test(s, t, at, value)
+        if missing:
+            goes = select(call("isnan", value), t["missing_true"][at], goes)
+        s.store(node, (lane,), select(here >= 0, select(goes, t["if_true"][at], t["if_false"][at]), here))
 
     def _test(self, s: StmtBuilder, t: dict[str, Tensor], at: Expr, value: Expr) -> Expr:
         split = t["split"][at]
@@ -147,9 +171,7 @@ class TreeEnsemble(Operator):
                 goes = logical_or(goes, logical_and(equal(mode, i), _TESTS[name](value, split)))
         else:
             goes = _TESTS[self.mode](value, split)
-        if not self.missing:
-            return goes
-        return select(call("isnan", value), t["missing_true"][at], goes)
+        return goes
 
 
 def _combined(aggregate: str, old: Any, new: Any) -> Any:
