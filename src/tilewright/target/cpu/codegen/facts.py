@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 
 from tilewright.ir import dtypes
 from tilewright.ir.affine import ZERO, Linear, Monomial, add_scaled, linear, scale, sorted_terms, to_expr
+from tilewright.ir.bounds import Interval
 from tilewright.ir.expr import Expr, Op, const, free_vars, mul
-from tilewright.ir.simplify import simplify
-from tilewright.kernel.nodes import Buffer, Stmt, Store, children
+from tilewright.ir.simplify import simplifier
+from tilewright.kernel.nodes import Buffer, For, Stmt, Store, children, walk_stmts
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float
 
 Terms = tuple[tuple[tuple[Expr, int], ...], int]  # sum of coefficient * expression, and a constant
@@ -18,11 +20,12 @@ _NONE: frozenset[Buffer] = frozenset()
 
 class Facts:
     """Memo tables over the nodes of one kernel; nothing here depends on where a node stands. `lane_width` has for vectorised loops the bits
-    of a lane, 0 where the loop cannot run in lanes."""
+    of a lane, 0 where the loop cannot run in lanes. `ranges`: what is known of variables wherever they stand."""
 
-    __slots__ = ("_bits", "_costs", "_reads", "_strides", "_terms", "_written", "lane_width")
+    __slots__ = ("_bits", "_costs", "_reads", "_simplifier", "_strides", "_terms", "_written", "lane_width")
 
-    def __init__(self) -> None:
+    def __init__(self, ranges: Mapping[Expr, Interval] | None = None) -> None:
+        self._simplifier = simplifier(ranges or {})
         self.lane_width: dict[Stmt, int] = {}
         self._reads: dict[Expr, frozenset[Buffer]] = {}
         self._bits: dict[Expr, int] = {}
@@ -100,7 +103,7 @@ class Facts:
                 form = add_scaled(form, part)
             if any(atom.op is Op.FLOORMOD for atoms in form.terms for atom in atoms):
                 # A flat index that was taken apart comes back here: (x // k) * (c * k) + (x % k) * c is c * x.
-                form = linear(simplify(to_expr(form)))
+                form = linear(self._simplifier.rewrite(to_expr(form)))
             found = self._terms[key] = _terms(form)
         return found
 
@@ -115,6 +118,17 @@ class Facts:
         if found is None:
             found = self._terms[key] = _terms(add_scaled(linear(a), linear(b), -1))
         return found
+
+
+def ranges_of(stmt: Stmt) -> dict[Expr, Interval]:
+    """The ranges of the loop variables in `stmt`; copies of a loop may differ in their extents, the longest counts."""
+    longest: dict[Expr, int | None] = {}
+    for loop in walk_stmts(stmt):
+        if isinstance(loop, For):
+            extent = int(loop.extent.value) if loop.extent.is_const else None
+            before = longest.get(loop.var, 0)
+            longest[loop.var] = None if extent is None or before is None else max(extent, before)
+    return {variable: Interval(0, None if extent is None else extent - 1) for variable, extent in longest.items()}
 
 
 def _terms(form: Linear) -> Terms:

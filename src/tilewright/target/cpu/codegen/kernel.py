@@ -19,7 +19,7 @@ from tilewright.kernel.nodes import Buffer, For, Kernel, Let, Prefetch, Stmt, St
 from tilewright.machine.description import Machine
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen.expressions import ExprEmitter, Style, style_of
-from tilewright.target.cpu.codegen.facts import Facts
+from tilewright.target.cpu.codegen.facts import Facts, ranges_of
 from tilewright.target.cpu.codegen.llvm_types import memory_type, value_type
 from tilewright.target.cpu.codegen.statements import Context, emit, emit_loop
 from tilewright.target.cpu.codegen.text import Function, Module, Operand, symbol
@@ -90,7 +90,7 @@ class _KernelEmitter:
     """The functions of one kernel."""
 
     def __init__(self, kernel: Kernel, module: Module, style: Style, turn: Expr | None) -> None:
-        self.kernel, self.module, self.style, self.facts, self.turn = kernel, module, style, Facts(), turn
+        self.kernel, self.module, self.style, self.facts, self.turn = kernel, module, style, Facts(ranges_of(kernel.body)), turn
         self.read_only = frozenset(kernel.inputs)
         self.scratch = frozenset(_workspace_buffers(kernel))
         self.regions = _regions(kernel)
