@@ -110,7 +110,7 @@ class Convolution(Operator):
         low, high = (zero, zero, *self.low), (zero, zero, *self.high)
         shape = self._shape(x.shape, w.shape)
         depthwise = is_one(w.shape[1])
-        padded = x if depthwise else pad_block(k, x, low, high, const(0, x.dtype))
+        padded = x if self.groups > 1 else pad_block(k, x, low, high, const(0, x.dtype))
         outs = canonical(w.shape[0] // self.groups)
 
         def value(n: Expr, o: Expr, *rest: Expr) -> Expr:
@@ -119,7 +119,7 @@ class Convolution(Operator):
             kernel = taps if depthwise else taps[1:]
             channel = c if self.groups == 1 else _grouped(o, outs) * w.shape[1] + c
             at = [s * stride + t * dilation for s, t, stride, dilation in zip(spatial, kernel, self.strides, self.dilations, strict=True)]
-            if depthwise:
+            if self.groups > 1:
                 element = padded_element(x, (n, channel, *at), low, high, const(0, accumulator), widened)
             else:
                 element = widened(padded[(n, channel, *at)])

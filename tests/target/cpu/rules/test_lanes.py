@@ -16,13 +16,16 @@ from tilewright.graph.ops import Binary, BlockedConvolution, Convolution, Fused,
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, size
 from tilewright.ir.types import TensorType, as_shape, tensor
-from tilewright.kernel.nodes import For, walk_stmts
+from tilewright.kernel.nodes import For, Kernel, walk_stmts
+from tilewright.kernel.schedule.space import Space
 from tilewright.machine.targets import named_machine
 from tilewright.plan.steps import Launch
 from tilewright.runtime.executable import Executable
 from tilewright.support.settings import Settings
 from tilewright.target.cpu.groups import make_code
+from tilewright.target.cpu.rules.choose import schedule_kernel
 from tilewright.transform.fuse import fuse
+from tilewright.transform.lower_groups import lower_group
 
 LEVELS = {"x86-64-v2": 4, "x86-64-v3": 8, "x86-64-v4": 16}
 Array = np.ndarray
@@ -79,6 +82,21 @@ def plain_depthwise(window: Window, channels: int, batch: Expr | int, space: Seq
     return module([f32(batch, channels, *space)], body)
 
 
+def grouped(window: Window, channels: int, groups: int, outputs: int, space: Sequence[int]) -> Module:
+    weights = np.random.default_rng(2).normal(size=(outputs, channels // groups, *window.taps)).astype(np.float32)
+    op = Convolution(window.strides, window.dilations, as_shape(window.low), as_shape(window.high), groups, dtypes.float32)
+
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        return (g.one(Binary("max"), g.one(op, x, g.one(constant(weights))), g.one(constant(np.float32(0)))),)
+
+    return module([f32(1, channels, *space)], body)
+
+
+def kernel_of(m: Module) -> Kernel:
+    (group,) = [node for node in walk_nodes(fuse(m.functions["main"]).results) if isinstance(node.op, Fused)]
+    return lower_group(group.op.body)
+
+
 def pooling(fn: str, window: Window, type_: TensorType, trailing: int) -> Module:
     """Windows over the axes before the last `trailing` ones."""
     ones, zeros = (1,) * trailing, (0,) * trailing
@@ -120,6 +138,24 @@ def test_plain_depthwise(name: str, level: str) -> None:
     agrees(plain_depthwise(window, 3, 2, space), level, (2, 3, *space))
     wide = (*space[:-1], 37)
     agrees(plain_depthwise(window, 2, 1, wide, multiplier=2), level, (1, 2, *wide))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("channels", "groups", "outputs"), [(8, 2, 8), (12, 3, 6), (6, 2, 14), (64, 2, 64)])
+@pytest.mark.parametrize("name", ["3x3", "3x3 by 2", "pointwise", "one axis"])
+def test_groups_of_channels(name: str, channels: int, groups: int, outputs: int, level: str) -> None:
+    window = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0)) if name == "pointwise" else WINDOWS[name]
+    space = {1: (19,), 2: (6, 19)}[len(window.taps)]
+    agrees(grouped(window, channels, groups, outputs, space), level, (1, channels, *space))
+
+
+def test_channels_of_a_group_share_their_inputs() -> None:
+    kernel = kernel_of(grouped(WINDOWS["3x3"], 32, 4, 32, (14, 14)))
+    space = Space()
+    schedule_kernel(kernel, frozenset({1}), named_machine("x86-64-v4"), space=space)
+    taken = space.point()
+    assert taken["channels side by side"] > 1
+    assert taken["channels side by side"] * taken["points side by side"] >= 4
 
 
 @pytest.mark.parametrize("name", ["3x3", "5x5 by 2", "dilated"])

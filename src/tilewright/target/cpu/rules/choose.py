@@ -38,6 +38,10 @@ def schedule_kernel(
         attention = schedule_attention(s, machine, reassociate, space)
         if attention is not None:
             return schedule_rest(attention, machine, reassociate, names, space)
+    with suppress(ScheduleError), space.attempt():
+        windows = schedule_windows(s, machine, names, space, reassociate)
+        if windows is not None:
+            return schedule_rest(windows, machine, reassociate, names, space)
     products = [name for name in s.blocks() if as_product(block_of(s, name)) is not None]
     for name in products:
         try:
@@ -50,10 +54,6 @@ def schedule_kernel(
         if scheduled is not None:
             s = scheduled
     if not products:
-        with suppress(ScheduleError), space.attempt():
-            windows = schedule_windows(s, machine, names, space, reassociate)
-            if windows is not None:
-                return schedule_rest(windows, machine, reassociate, names)
         with suppress(ScheduleError):
             s = schedule_rows(s, machine, reassociate, space)
     return schedule_rest(s, machine, reassociate, names, space)

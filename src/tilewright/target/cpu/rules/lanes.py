@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.affine import affine_in
-from tilewright.kernel.nodes import Block, BlockIter
+from tilewright.ir.expr import Expr, Op, const, depends_on, substitute, walk
+from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
@@ -20,6 +21,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.elementwise import parallelise
 from tilewright.target.cpu.rules.packing import pack_operand
 from tilewright.target.cpu.rules.structure import (
+    as_product,
     block_of,
     extent_value,
     is_injective,
@@ -27,6 +29,7 @@ from tilewright.target.cpu.rules.structure import (
     reductions,
     spatial,
     stride,
+    uses,
     value_loads,
     writes_output,
 )
@@ -66,16 +69,33 @@ def slides(block: Block) -> tuple[Slide, ...]:
 
 
 def schedule_windows(s: Schedule, machine: Machine, constants: frozenset[str], space: Space, reassociate: bool = True) -> Schedule | None:
-    """A kernel that reduces over windows, and what is elementwise before and after; None for any other, and for windows that are better
-    summed along memory. `reassociate`: steps of a reduction may change places."""
+    """A kernel that reduces over windows or within groups of channels, and what is elementwise before and after; None for any other, and
+    for windows that are better summed along memory. `reassociate`: steps of a reduction may change places."""
     blocks = {name: block_of(s, name) for name in s.blocks()}
-    windows = [name for name, block in blocks.items() if is_reduction(block) and slides(block)]
+    windows = [name for name, block in blocks.items() if is_reduction(block) and _in_lanes(block)]
     if len(windows) != 1 or any(not is_injective(block) for name, block in blocks.items() if name not in windows):
         return None
     (name,) = windows
+    results = s.nest.outputs(name)
+    for consumer in (blocks[user] for user in s.consumers(name)):
+        own = {it.var for it in consumer.iters}
+        reads = [index for load in value_loads(consumer) if load.attr in results for index in load.args]
+        if not all(index in own or index.is_const for index in reads):
+            return None  # a result is read again and again, by other points than its own: statistics of groups, say
     if _along_memory(blocks[name], _lanes(s, name, machine)):
         return None
     return reduce_lanes(s, name, machine, True, constants, space, reassociate)
+
+
+def _in_lanes(block: Block) -> bool:
+    """Whether the block reduces over windows or within groups, and is no matrix product, whose operands both have an axis of their own."""
+    product = as_product(block)
+    if product is not None:
+        sides = (product.left, product.right)
+        own = [{it for it in spatial(block) if uses(side, it.var)} for side in sides]
+        if own[0] - own[1] and own[1] - own[0]:
+            return False
+    return bool(slides(block)) or _grouped_axis(block) is not None
 
 
 def _along_memory(block: Block, lanes: int) -> bool:
@@ -111,32 +131,36 @@ def reduce_lanes(
         s, (epilogue, *_) = s.cache_write(name, "local")
     else:
         consumers = s.consumers(name)
-        epilogue = consumers[0] if len(consumers) == 1 else ""
+        epilogue = consumers[0] if len(consumers) == 1 and is_injective(block_of(s, consumers[0])) else ""
         if epilogue:
             s = s.set_scope(s.nest.outputs(name)[0].name, "local")
     for load in value_loads(block):
         if load.attr.name in constants and stride(load, vector.var) not in (0, 1):
             s = pack_operand(s, name, load, load.attr.name, vector, width)
-    points = _points(block, machine, width, space)
+    axis, channels = _channels(block, width, space)
+    points = _points(block, machine, width, channels, space)
     along = [slide.tap for slide in slides(block) if points > 1 and reassociate and slide.point is spatial(block)[-2]]
     inner = [loops[it] for it in (*(it for it in reductions(block) if it not in along), *along)]
     s, (at, lane) = s.split(loops[vector], width)
-    chunk, part = "", ""
+    chunk, parts = "", []
+    if axis is not None:
+        place = outer.index(loops[axis])
+        s, (outer[place], part) = s.split(loops[axis], channels)
+        parts.append(part)
     if points > 1:
         s, (chunk, part) = s.split(outer.pop(), points)
-        s = s.reorder(chunk, at, *inner, part, lane)
-    else:
-        s = s.reorder(at, *inner, lane)
+        parts.append(part)
+    s = s.reorder(*outer, *([chunk] if chunk else []), at, *inner, *parts, lane)
     if epilogue:
         try:
             s, made = s.reverse_compute_at(epilogue, at)
             s = _vectorised_tail(s, made[-1], width)
             for loop in made[:-1]:
                 size = s.nest.loop(loop).stmt.extent
-                s = s.unroll(loop) if size.is_const and size.value <= points else s
+                s = s.unroll(loop) if size.is_const and size.value <= max(points, channels) else s
         except ScheduleError:
             s = s.set_scope(s.nest.outputs(name)[0].name, "global")
-    if part:
+    for part in parts:
         s = s.unroll(part)
     s = s.vectorize(lane)
     if inner:
@@ -178,8 +202,50 @@ def _unrolled(s: Schedule, block: Block, loops: dict[BlockIter, str], tiled: boo
     return chosen
 
 
-def _points(block: Block, machine: Machine, width: int, space: Space) -> int:
-    """How many points of the axis before the last one to compute side by side."""
+def _channels(block: Block, width: int, space: Space) -> tuple[BlockIter | None, int]:
+    """An axis of which neighbouring points read the same inputs, since these depend on their group alone (`c // k`: grouped convolutions),
+    and how many of a group to compute side by side; none where there is no such axis."""
+    found = _grouped_axis(block)
+    if found is None or width < 2:
+        return None, 1
+    axis, size = found
+    steps = _unrolled_steps(block)
+    fitting = [n for n in range(1, MOST_POINTS + 1) if size % n == 0 and n * steps <= MOST_STEPS // 2] or [1]
+    chosen = space.choose("channels side by side", fitting, lambda n: 1 + 1 / n, "loads for each multiply-add")
+    return (axis, chosen) if chosen > 1 else (None, 1)
+
+
+def _grouped_axis(block: Block) -> tuple[BlockIter, int] | None:
+    """The output axis of a sum of products of which one operand depends on the group alone, and the size of a group."""
+    loads, body = value_loads(block), block.body
+    if len({load.attr for load in loads}) != 2 or not isinstance(body, Store) or not any(e.op is Op.MUL for e in body.value.args):
+        return None
+    for it in spatial(block)[:-1]:
+        size = next((k for load in loads if (k := _group(load, it)) is not None), 1)
+        if size > 1 and it.extent.is_const and it.extent.value % size == 0 and any(it.var in load.args for load in loads):
+            return it, size
+    return None
+
+
+def _group(load: Expr, it: BlockIter) -> int | None:
+    """k where the load moves with `it` by `it // k` alone."""
+    divisions = [e for e in walk(*load.args) if e.op is Op.FLOORDIV and e.args[0] is it.var and e.args[1].is_const]
+    if len(divisions) != 1 or any(depends_on(substitute(index, {divisions[0]: const(0)}), {it.var}) for index in load.args):
+        return None
+    return int(divisions[0].args[1].value)
+
+
+def _unrolled_steps(block: Block) -> int:
+    """Steps of the reduction that are unrolled in a tile: those along its axes."""
+    steps = 1
+    for slide in slides(block):
+        taps = extent_value(slide.tap.extent)
+        steps *= taps if slide.point in spatial(block)[-2:] and taps <= LONG else 1
+    return steps
+
+
+def _points(block: Block, machine: Machine, width: int, channels: int, space: Space) -> int:
+    """How many points of the axis before the last one to compute side by side, of so many channels each."""
     axes = spatial(block)
     if len(axes) < 2 or width < 2 or extent_value(axes[-2].extent) < 2:
         return 1
@@ -193,8 +259,6 @@ def _points(block: Block, machine: Machine, width: int, space: Space) -> int:
     for it in reductions(block):
         rows *= max(extent_value(it.extent), 1)
     rows //= max(taps, 1)
-    across = [slide for slide in slides(block) if slide.point is axes[-1]]
-    unrolled = taps * (extent_value(across[0].tap.extent) if across else 1)
 
     def inputs(points: int) -> int:
         """Vectors that a row of taps reads for so many points."""
@@ -204,15 +268,15 @@ def _points(block: Block, machine: Machine, width: int, space: Space) -> int:
         return min((points - 1) * step + (taps - 1) * along[0].dilation + 1, points * taps)
 
     def cycles(points: int) -> float:
-        arithmetic = max(rows * taps * points / machine.fma_units, rows * taps * machine.fma_latency / 4)
-        return TILE + max(arithmetic, rows * (inputs(points) + taps) / 2)
+        arithmetic = max(rows * taps * points * channels / machine.fma_units, rows * taps * machine.fma_latency / 4)
+        return TILE + max(arithmetic, rows * (inputs(points) + taps * channels) / 2)
 
     def cost(points: int) -> float:
         full, rest = divmod(extent, points)
         return (full * cycles(points) + (cycles(rest) if rest else 0.0)) / extent
 
-    most = min(extent, MOST_POINTS, MOST_STEPS // unrolled)
-    fitting = [n for n in range(1, most + 1) if n + inputs(n) + 1 <= machine.vector_registers]
+    most = min(extent, MOST_POINTS, MOST_STEPS // (_unrolled_steps(block) * channels))
+    fitting = [n for n in range(1, most + 1) if n * channels + inputs(n) + 1 <= machine.vector_registers]
     why = "cycles for each point: arithmetic or loads, whichever take longer, and those of the tile itself"
     return space.choose("points side by side", fitting or [1], cost, why)
 
