@@ -1,8 +1,8 @@
 """Instructions that add products of narrow integers to 32-bit sums, and which of them a machine has.
 
 `vpdpbusd` (AVX512_VNNI, AVX-VNNI) adds four products of an unsigned and a signed byte, `sdot` and `udot` (Armv8.2 dot product) of two
-signed or two unsigned ones, `usdot` (i8mm) of both kinds. `vpmaddwd` (SSE2 and up) adds two products of 16-bit numbers, which bytes are
-widened to. All are exact: no intermediate saturates, as that of `vpmaddubsw` would.
+signed or two unsigned ones, `usdot` (i8mm) of both kinds. `vpdpwssd` (VNNI) and `vpmaddwd` (SSE2 and up) add two products of 16-bit
+numbers, which bytes are widened to. All are exact: no intermediate saturates, as that of `vpmaddubsw` would.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ VPDPBUSD = DotInstruction("vpdpbusd", 4, dtypes.uint8, dtypes.int8)
 SDOT = DotInstruction("sdot", 4, dtypes.int8, dtypes.int8)
 UDOT = DotInstruction("udot", 4, dtypes.uint8, dtypes.uint8)
 USDOT = DotInstruction("usdot", 4, dtypes.uint8, dtypes.int8)
+VPDPWSSD = DotInstruction("vpdpwssd", 2, dtypes.int16, dtypes.int16)
 VPMADDWD = DotInstruction("vpmaddwd", 2, dtypes.int16, dtypes.int16)
+WORDS = (VPDPWSSD, VPMADDWD)  # bytes are widened for them
 
 
 def dot_instructions(machine: Machine) -> tuple[DotInstruction, ...]:
@@ -39,14 +41,14 @@ def dot_instructions(machine: Machine) -> tuple[DotInstruction, ...]:
         return ()
     vnni = machine.has("avx512vnni") if machine.vector_bits == 512 else machine.has("avxvnni") or machine.has("avx512vnni", "avx512vl")
     wide = machine.vector_bits < 512 or machine.has("avx512bw")
-    return ((VPDPBUSD,) if vnni else ()) + ((VPMADDWD,) if wide else ())
+    return ((VPDPBUSD, VPDPWSSD) if vnni else ()) + ((VPMADDWD,) if wide else ())
 
 
 def dot_instruction(machine: Machine, left: DType, right: DType) -> tuple[DotInstruction, bool] | None:
     """The instruction for products of two dtypes, and whether its operands are in the other order. None where there is none."""
     for found in dot_instructions(machine):
         for a, b, swapped in ((left, right, False), (right, left, True)):
-            if (a, b) == (found.left, found.right) or (found is VPMADDWD and _fits_16(a) and _fits_16(b)):
+            if (a, b) == (found.left, found.right) or (found in WORDS and _fits_16(a) and _fits_16(b)):
                 return found, swapped
     return None
 
@@ -58,4 +60,4 @@ def _fits_16(dtype: DType) -> bool:
 def activation_dtype(machine: Machine) -> DType:
     """The dtype of 8 bits that activations should have, so that an instruction takes them with signed weights."""
     found = dot_instructions(machine)
-    return found[0].left if found and found[0] is not VPMADDWD else dtypes.uint8
+    return found[0].left if found and found[0] not in WORDS else dtypes.uint8

@@ -117,7 +117,7 @@ def _starts(node: Node, lanes: int) -> bool:
         return False
     x, w = (value.type for value in node.inputs)
     floats = op.dtype in FLOATS and x.dtype is op.dtype and w.dtype is op.dtype
-    sums = op.dtype in (dtypes.int32, dtypes.float32) and x.dtype in BYTES and w.dtype in BYTES
+    sums = op.dtype in (dtypes.int32, dtypes.float32) and x.dtype in BYTES and w.dtype in (*BYTES, dtypes.int16)
     if not (floats or sums) or not (w.is_static and x.shape[1].is_const):
         return False
     depthwise = op.groups == x.shape[1].value == w.shape[0].value
@@ -153,8 +153,8 @@ def _convolution(state: _Blocker, node: Node, op: Convolution) -> Value:
     x, w = node.inputs
     depthwise = op.groups > 1 and op.groups == w.shape[0].value
     few = not depthwise and x not in state.blocked and x.shape[1].value <= FEW
-    sums = op.dtype if w.type.dtype in BYTES else dtypes.float32
-    if few and w.type.dtype in BYTES:
+    sums = op.dtype if w.type.dtype.is_integer else dtypes.float32
+    if few and w.type.dtype.is_integer:
         data = state.g.one(Block(FEW), state.plain_form(x))
     else:
         data = state.plain_form(x) if few else state.blocked_form(x)

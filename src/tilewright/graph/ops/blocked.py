@@ -120,7 +120,7 @@ class BlockedConvolution(Operator):
             raise TypeRuleError(f"blocked_convolution: {format_shape(x.shape)} is not blocked for the weights {format_shape(w.shape)}")
         if not (w.shape[0].is_const and w.shape[0].value % self.lanes == 0):
             raise TypeRuleError(f"blocked_convolution: {w!r} are no weights of whole blocks")
-        if not all(t.dtype is self.dtype or (t.dtype.is_integer and t.dtype.bits == 8) for t in inputs):
+        if not all(t.dtype is self.dtype or (t.dtype.is_integer and t.dtype.bits <= 16) for t in inputs):
             raise TypeRuleError(f"blocked_convolution of {x.dtype} and {w.dtype} in {self.dtype} is not defined")
         channels = x.shape[1] if plain else x.shape[1] * x.shape[-1]
         wanted = w.shape[0] if self.depthwise else w.shape[1]

@@ -64,7 +64,8 @@ def quantized(value: Value) -> Quantized | None:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Constant weights that are values * scale: values int8, scale of the same rank with 1 where it does not vary."""
+    """Constant weights that are values * scale: values int8, or int16 where the zero point moves them past that; scale of the same rank,
+    with 1 where it does not vary."""
 
     values: Array
     scale: Array
@@ -74,7 +75,7 @@ class Weights:
 
 
 def weights(value: Value) -> Weights | None:
-    """Dequantized constants whose integers, less their zero points, fit in a signed byte."""
+    """Dequantized constants of bytes."""
     op = made_by(value, Dequantize)
     if op is None or op.block or op.dtype is not dtypes.float32:
         return None
@@ -85,9 +86,8 @@ def weights(value: Value) -> Weights | None:
     if scale.size > 1:
         shape[op.axis % q.ndim] = scale.size
     values = q.astype(np.int32) - (zero[0].astype(np.int32).reshape(shape) if zero and zero[0] is not None else 0)
-    if values.size and (values.min() < -128 or values.max() > 127):
-        return None
-    return Weights(values.astype(np.int8), scale.astype(np.float32).reshape(shape))
+    fits = values.size == 0 or (values.min() >= -128 and values.max() <= 127)
+    return Weights(values.astype(np.int8 if fits else np.int16), scale.astype(np.float32).reshape(shape))
 
 
 def held(r: Rewriter, array: Array) -> Value:
@@ -127,7 +127,7 @@ def convolution(r: Rewriter, node: Node, activations: DType) -> Answer:
     taps = math.prod(w.values.shape[1:])
     depthwise = w.values.shape[1] == 1
     # One channel for each result is no work for dot products; floats hold such short sums exactly.
-    accumulator = dtypes.float32 if depthwise and taps * 255 * 128 < EXACT_IN_FLOAT else dtypes.int32
+    accumulator = dtypes.float32 if depthwise and taps * 255 * 255 < EXACT_IN_FLOAT else dtypes.int32
     acc = r.emit(replace(op, dtype=accumulator), q, held(r, w.values))
     shape = (-1, *(1,) * len(op.strides))
     sums = w.values.astype(np.int64).sum(axis=tuple(range(1, w.values.ndim))).reshape(shape)

@@ -40,7 +40,7 @@ CASES: dict[str, tuple[str, tuple[Expr | int, ...], tuple[Expr | int, ...], froz
     "one row": ("mk,kn->mn", (1, 70), (70, 130), frozenset({1})),
     "short": ("mk,kn->mn", (3, 2), (2, 3), frozenset({1})),
 }
-SIGNS = {"u8s8": (U8, S8), "s8u8": (S8, U8), "s8s8": (S8, S8), "u8u8": (U8, U8)}
+SIGNS = {"u8s8": (U8, S8), "s8u8": (S8, U8), "s8s8": (S8, S8), "u8u8": (U8, U8), "u8s16": (U8, dtypes.int16)}
 
 
 def kernel_of(case: str, signs: str = "u8s8") -> tuple[Kernel, frozenset[int]]:
@@ -108,4 +108,4 @@ def test_arm_has_an_instruction_for_each_pair_of_signs(machine: str, signs: str,
 def test_pairs_that_no_instruction_takes_are_left_to_the_other_rules() -> None:
     _, schedule, _ = scheduled("whole tiles", "s8s8", "icelake-server")
     calls = [e.attr for stmt in walk_stmts(schedule.kernel.body) for e in walk(*own_exprs(stmt)) if e.op is Op.CALL]
-    assert set(calls) == {"dot2"}  # vpmaddwd takes all signs
+    assert set(calls) == {"dot2"}  # vpdpwssd takes all signs

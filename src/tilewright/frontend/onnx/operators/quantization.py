@@ -84,8 +84,30 @@ def _trailing(ctx: NodeContext, zero: Value, rank: int, axis: int) -> Value:
     return zero
 
 
+def centred_weights(ctx: NodeContext, w: Value, zero: Value | None, axis: int) -> Value | None:
+    """Constant weights less their zero point, scalar or one for each index of `axis`: in int8 where they fit, which products of bytes take;
+    else int16. None for what is no constant of bytes."""
+    if not isinstance(w.op, Constant) or w.type.dtype not in (dtypes.int8, dtypes.uint8) or w.type.rank < 2:
+        return None
+    values = w.op.data.array.astype(np.int16)
+    if zero is not None and not is_zero(zero):
+        if not isinstance(zero.op, Constant) or zero.type.rank > 1:
+            return None
+        points = zero.op.data.array.astype(np.int16)
+        values = values - points.reshape([points.size if a == axis % w.type.rank else 1 for a in range(w.type.rank)])
+    fits = values.size == 0 or (values.min() >= -128 and values.max() <= 127)
+    return ctx.constant(values.astype(np.int8) if fits else values, dtypes.int8 if fits else dtypes.int16)
+
+
 def integer_product(ctx: NodeContext, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
     """int32 matmul of a - a_zero and b - b_zero. Zero points: scalars, one for each row of a, one for each column of b."""
+    centred = centred_weights(ctx, b, b_zero, -1)
+    if centred is not None and centred.type.dtype is dtypes.int8:
+        b, b_zero = centred, None
+    elif centred is not None and isinstance(b.op, Constant) and b.type.dtype is dtypes.uint8 and isinstance(b_zero, Value):
+        # bytes and sums of the rows rather than weights of twice the size
+        b = ctx.constant(b.op.data.array.astype(np.int16) - 128, dtypes.int8)
+        b_zero = ctx.binary("sub", ctx.cast(b_zero, dtypes.int16), 128)
     acc = matrix_product(ctx, a, b, dtypes.int32)
     vector = a.type.rank == 1 or b.type.rank == 1
     if vector and not (is_zero(a_zero) and is_zero(b_zero)):
@@ -119,7 +141,10 @@ def integer_convolution(ctx: NodeContext, x: Value, w: Value, x_zero: Value | No
     low, high = padding(ctx, x.shape[2:], w.shape[2:], strides, dilations)
     groups = ctx.attribute("group", 1)
     none = (const(0),) * count
-    if w_zero is not None and not is_zero(w_zero):
+    centred = centred_weights(ctx, w, w_zero, 0)
+    if centred is not None:
+        w = centred
+    elif w_zero is not None and not is_zero(w_zero):
         w = ctx.binary("sub", _int32(ctx, w), _int32(ctx, _trailing(ctx, w_zero, w.type.rank, 0)))
     if x_zero is None or is_zero(x_zero):
         return ctx.one(Convolution(strides, dilations, low, high, groups, dtypes.int32), x, w)

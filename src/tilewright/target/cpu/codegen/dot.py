@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import DOTS, Expr, Op, cast
-from tilewright.machine.dots import VPDPBUSD, VPMADDWD, DotInstruction
+from tilewright.machine.dots import VPDPBUSD, VPMADDWD, WORDS, DotInstruction
 from tilewright.target.cpu.codegen import memory
 from tilewright.target.cpu.codegen.llvm_types import shuffle_mask, splat_constant, vector
 from tilewright.target.cpu.codegen.text import Operand
@@ -50,10 +50,10 @@ def emit_dot(em: ExprEmitter, e: Expr) -> Operand:
 def _instruction(em: ExprEmitter, count: int, left: DType, right: DType) -> tuple[DotInstruction, bool] | None:
     bits = em.lanes * 32
     for found in em.style.dots:
-        widths = (128, 256, 512) if found in (VPDPBUSD, VPMADDWD) else (128,)
+        widths = (128, 256, 512) if found in (VPDPBUSD, *WORDS) else (128,)
         if found.factors != count or bits not in widths or bits > em.style.vector_bits:
             continue
-        if found is VPMADDWD or (left, right) == (found.left, found.right):
+        if found in WORDS or (left, right) == (found.left, found.right):
             return found, False
         if (right, left) == (found.left, found.right):
             return found, True
@@ -112,6 +112,7 @@ def _call(em: ExprEmitter, instruction: DotInstruction, total: Operand, a: str, 
         fn.module.declare(f"declare {sums} {name}({factors}, {factors})")
         products = fn.op(f"call {sums} {name}({factors} {a}, {factors} {b})")
         return fn.op(f"add {sums} {total}, {products}")
-    name = f"@llvm.x86.avx512.vpdpbusd.{bits}" if instruction is VPDPBUSD else f"@llvm.aarch64.neon.{instruction.name}.v4i32.v16i8"
+    x86 = instruction in (VPDPBUSD, *WORDS)
+    name = f"@llvm.x86.avx512.{instruction.name}.{bits}" if x86 else f"@llvm.aarch64.neon.{instruction.name}.v4i32.v16i8"
     fn.module.declare(f"declare {sums} {name}({sums}, {factors}, {factors})")
     return fn.op(f"call {sums} {name}({sums} {total}, {factors} {a}, {factors} {b})")
