@@ -1,7 +1,8 @@
 """Dense convolutions by Winograd's algorithm, where the target says that it is faster.
 
-Takes blocked float32 convolutions of constant weights, without stride and dilation, over images of known size; the weights are transformed
-here, once. Rounding errors grow with the tile: tiles past `MOST_AMPLIFICATION` are not considered (docs/numerics.md states the bound).
+Takes blocked float32 convolutions of constant weights, without stride and dilation; the weights are transformed here, once. Images of
+unknown size count as `TYPICAL` along such an axis. Rounding errors grow with the tile: tiles past `MOST_AMPLIFICATION` are not considered
+(docs/numerics.md states the bound).
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from tilewright.graph.node import Function, GraphBuilder, Node, Value, rewrite_f
 from tilewright.graph.ops import BlockedConvolution, Constant, ConstantData, WinogradConvolution, WinogradWeights
 from tilewright.graph.ops.winograd_transforms import LONGEST, transforms
 from tilewright.ir import dtypes
+from tilewright.ir.expr import Expr, evaluate_int, free_vars
 
 MOST_AMPLIFICATION = 4096.0  # of rounding errors in the worst case, over those of a direct sum
+TYPICAL = 64
 WORTH = 0.9  # of the direct convolution's cost that Winograd's may be
 GROWTH = 0.02  # of the cost, for each time that transformed weights are larger: they take memory, and caches from what comes next
 
@@ -73,11 +76,18 @@ def dense_convolution(node: Node) -> DenseConvolution | None:
     ):
         return None
     space = node.types[0].shape[2:-1]
-    if not (w.is_static and all(dim.is_const and dim.value > 0 for dim in (*space, *x.shape[2:-1]))):
+    sizes = tuple(_typical(dim) for dim in space)
+    if not w.is_static or any(size < 1 for size in sizes):
         return None
     images = int(x.shape[0].value) if x.shape[0].is_const else 1
     outputs, channels, *window = (int(dim.value) for dim in w.shape)
-    return DenseConvolution(images, tuple(int(dim.value) for dim in space), tuple(window), channels, outputs)
+    return DenseConvolution(images, sizes, tuple(window), channels, outputs)
+
+
+def _typical(dim: Expr) -> int:
+    """A size, or what an unknown one counts as."""
+    sizes = {v: min(max(TYPICAL, v.attr.lo or 1), TYPICAL if v.attr.hi is None else v.attr.hi) for v in free_vars(dim)}
+    return evaluate_int(dim, sizes)
 
 
 def best_tile(convolution: DenseConvolution, cost: ConvolutionCost) -> tuple[int, ...] | None:

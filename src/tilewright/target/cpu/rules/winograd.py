@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.ir.expr import Expr, Op, walk
+from tilewright.ir.expr import Expr, Op, const, free_vars, substitute, walk
+from tilewright.ir.simplify import simplify
 from tilewright.kernel.nodes import Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
@@ -52,9 +53,11 @@ def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, 
     if found is None or found.weights.attr.name not in constants:
         return None
     block = block_of(s, found.product)
-    *points, parts, tiles, lane = (extent_value(it.extent, 64) for it in spatial(block))
+    *points, parts, _, lane = (extent_value(it.extent, 64) for it in spatial(block))
     depth = prod(extent_value(it.extent) for it in block.iters if it.kind == "reduction")
-    work = Work(tuple(points), tiles, depth, parts, lane)
+    images, *image, _ = (it.extent for it in spatial(block_of(s, found.output)))
+    work = Work(tuple(points), _tiles(spatial(block)[-2].extent, images), depth, parts, lane)
+    known = all(dim.is_const for dim in image)
     tile = space.choose(
         f"{found.product}.tile",
         register_tiles(work, machine),
@@ -63,7 +66,7 @@ def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, 
     )
     plan = space.choose(
         f"{found.product}.group",
-        plans(work, tile[0]),
+        plans(work, tile[0], 0 if known else 2),
         lambda option: plan_cost(work, tile, option, machine),
         "cycles with so many tiles at once, inputs transformed with them (True) or all before (False)",
     )
@@ -74,6 +77,12 @@ def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, 
         "cycles of waiting for weights, or of asking for those of the next point while one is computed",
     )
     return _scheduled(s, found, work, tile, plan, machine.l1d.line if ahead else 0)
+
+
+def _tiles(count: Expr, images: Expr) -> int:
+    """Tiles to choose for: those of the fewest images that there may be, since what a group of tiles has too many is computed in vain."""
+    fewest = {v: const(max(v.attr.lo or 1, 1)) for v in free_vars(images)}
+    return max(extent_value(simplify(substitute(count, fewest)), 64), 1)
 
 
 def find_blocks(s: Schedule) -> Blocks | None:

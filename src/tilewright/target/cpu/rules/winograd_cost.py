@@ -38,9 +38,11 @@ def register_tiles(work: Work, machine: Machine) -> list[tuple[int, int]]:
     return found
 
 
-def plans(work: Work, rows: int) -> list[tuple[int, bool]]:
-    """Tiles at once, a multiple of `rows` and few of each magnitude; and whether their inputs are transformed with them."""
+def plans(work: Work, rows: int, limit: int = 0) -> list[tuple[int, bool]]:
+    """Tiles at once, a multiple of `rows` and few of each magnitude; and whether their inputs are transformed with them. `limit`: the
+    greatest multiple, for images of unknown size; 0 is none."""
     most = -(-work.tiles // rows)
+    most = min(most, limit) if limit else most
     counts = [1]
     while counts[-1] < most:
         counts.append(min(most, max(counts[-1] + 1, counts[-1] * 5 // 4)))
