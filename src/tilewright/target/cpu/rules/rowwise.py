@@ -37,7 +37,8 @@ def schedule_rows(s: Schedule, machine: Machine, reassociate: bool = True, space
     if not any(is_reduction(block_of(s, name)) for name in names):
         return s
     last = outputs[0]
-    if len(names) == 2 and is_reduction(block_of(s, names[0])) and not runs_along_reduction(s, names[0]):
+    first = block_of(s, names[0])
+    if len(names) == 2 and is_reduction(first) and spatial(first) and not runs_along_reduction(s, names[0]):
         return s  # each lane has a sum of its own, and what follows is computed on it
     s = _split_groups(s, last)
     loops = s.loops_of(last)
