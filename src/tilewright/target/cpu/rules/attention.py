@@ -24,6 +24,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
 from tilewright.target.cpu.rules.packing import pack_operand
 from tilewright.target.cpu.rules.reduction import schedule_reduction
+from tilewright.target.cpu.rules.registers import MOST_ACCUMULATORS
 from tilewright.target.cpu.rules.rowwise import schedule_rows
 from tilewright.target.cpu.rules.structure import (
     as_product,
@@ -43,6 +44,7 @@ FEW_ROWS = 4  # queries up to which packing the keys costs more than it saves
 TYPICAL = 128  # queries, keys of unknown number
 TILES = (1, 2, 4, 8)  # register tiles of rows in a block
 SCORES = 64 << 10  # bytes of a block's scores: what lowering still places on the stack
+REREAD = 0.1  # of the time of a block of one register tile: what keys and values cost that come from the second level
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ class Plan:
 def _plan(s: Schedule, found: Attention, machine: Machine, space: Space) -> Plan:
     scores, mixed = block_of(s, found.scores), block_of(s, found.mixed)
     lanes = machine.lanes(s.nest.outputs(found.scores)[0].dtype.bits)
-    queries, keys = (extent_value(spatial(scores)[dim].extent, TYPICAL) for dim in (found.row, -1))
+    queries, keys = spatial(scores)[found.row].extent, spatial(scores)[-1].extent
     operands = _operands(s, found.weights, found.mixed)
     if operands is None:
         raise ScheduleError("the weights are no operand of the second product")
@@ -173,36 +175,42 @@ def _plan(s: Schedule, found: Attention, machine: Machine, space: Space) -> Plan
     if not own:
         raise ScheduleError("the values have no axis of their own")
     vector = max(own, key=lambda it: (stride(value, it.var) == 1, extent_value(it.extent)))
-    width = -(-extent_value(vector.extent) // lanes)
-    options = [n for n in range(1, 15) if n <= queries]
-    # the same rows in both products, each with as many vectors as fit
-    fitting = {n: (_vectors(machine, n, -(-keys // lanes)), _vectors(machine, n, width)) for n in options}
+    count = extent_value(queries, TYPICAL)
+    options = [n for n in range(1, 15) if n <= count]
+    # the same rows in both products, each with its best number of vectors
+    tiles = {n: tuple(_best_vectors(machine, n, lanes, queries, extent) for extent in (keys, vector.extent)) for n in options}
     rows = space.choose(
-        "attention.rows", options,
-        lambda n: _tile_cost(machine, n, fitting[n][0], queries, -(-keys // lanes)) + _tile_cost(machine, n, fitting[n][1], queries, width),
+        "attention.rows", options, lambda n: sum(cost for cost, _ in tiles[n]),
         "rows of a register tile, by what a multiply-add of the two products costs",
     )  # fmt: skip
-    row_bytes = 4 * keys
+    row_bytes = 4 * extent_value(keys, TYPICAL)
     block = space.choose(
         "attention.block", [rows * n for n in TILES if n == 1 or rows * n * row_bytes <= SCORES],
-        lambda n: -(-queries // n) * n / queries + 0.5 * rows / n + max(0.0, 2.0 * n * row_bytes / machine.l2.size - 1.0),
+        lambda n: _padded(queries, n) / count + REREAD * rows / n,
         "rows of a block, by rows computed past the end, and keys and values read again for each block",
     )  # fmt: skip
-    return Plan(lanes, rows, *fitting[rows], block, iters.index(weight.args[found.row]), iters.index(vector.var))
+    return Plan(lanes, rows, tiles[rows][0][1], tiles[rows][1][1], block, iters.index(weight.args[found.row]), iters.index(vector.var))
 
 
-def _vectors(machine: Machine, rows: int, vectors: int) -> int:
-    """Vectors beside each other in a tile of so many rows: as many as fit, then as few as do the same work."""
-    most = max((n for n in range(1, 9) if rows * n <= 24 and rows * n + n + 1 <= machine.vector_registers), default=1)
-    most = min(most, max(vectors, 1))
-    return min(range(1, most + 1), key=lambda n: (-(-vectors // n) * n, -n))
+def _padded(extent: Expr, step: int) -> float:
+    """What an extent becomes when it is rounded up to steps: on average, where it is a symbol."""
+    if extent.is_const:
+        return float(-(-int(extent.value) // step) * step)
+    return extent_value(extent, TYPICAL) + (step - 1) / 2
 
 
-def _tile_cost(machine: Machine, rows: int, vectors: int, queries: int, needed: int) -> float:
+def _best_vectors(machine: Machine, rows: int, lanes: int, queries: Expr, extent: Expr) -> tuple[float, int]:
+    """What a multiply-add costs in tiles of so many rows, relative to the peak, with the best number of vectors along `extent`, and it."""
     hide = machine.fma_units * machine.fma_latency
-    work = -(-queries // rows) * rows * (-(-needed // vectors) * vectors) / (queries * max(needed, 1))
-    fits = rows * vectors + vectors + 1 <= machine.vector_registers
-    return work * max(1.0, hide / (rows * vectors)) * (1 + 0.3 * (1 / rows + 0.5 / vectors)) * (1.0 if fits else 4.0)
+
+    def cost(vectors: int) -> float:
+        work = _padded(queries, rows) * _padded(extent, vectors * lanes)
+        work /= extent_value(queries, TYPICAL) * extent_value(extent, TYPICAL)
+        return work * max(1.0, hide / (rows * vectors)) * (1 + 0.3 * (1 / rows + 0.5 / vectors))
+
+    needed = -(-extent_value(extent, TYPICAL) // lanes)
+    fitting = [n for n in range(1, min(needed, 8) + 1) if rows * n <= MOST_ACCUMULATORS and rows * n + n + 1 <= machine.vector_registers]
+    return min((cost(n), n) for n in fitting or [1])
 
 
 def _pack_keys(s: Schedule, found: Attention, plan: Plan) -> Schedule:
