@@ -16,7 +16,6 @@ from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.schedule.given import GivenSchedules
 from tilewright.kernel.work import Work
 from tilewright.machine.description import Machine
-from tilewright.machine.dots import activation_dtype
 from tilewright.plan.build import PlannedConstant, build_plan
 from tilewright.plan.steps import Launch, Plan, walk_steps
 from tilewright.runtime.artifact import Artifact
@@ -28,6 +27,7 @@ from tilewright.support.hashing import content_hash
 from tilewright.support.host_limits import usable_memory
 from tilewright.support.progress import NullProgress, Progress
 from tilewright.support.settings import Settings
+from tilewright.target.cpu.dots import activation_dtype
 from tilewright.target.cpu.entry import RuntimeCheck, emit_entry
 from tilewright.target.cpu.groups import GroupCompiler
 from tilewright.target.cpu.llvm import llvm_target

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import DOTS, Expr, Op, cast
-from tilewright.machine.dots import VPDPBUSD, VPMADDWD, WORDS, DotInstruction
 from tilewright.target.cpu.codegen import memory
 from tilewright.target.cpu.codegen.llvm_types import shuffle_mask, splat_constant, vector
 from tilewright.target.cpu.codegen.text import Operand
+from tilewright.target.cpu.dots import VPDPBUSD, VPMADDWD, WORDS, DotInstruction
 
 if TYPE_CHECKING:
     from tilewright.target.cpu.codegen.expressions import ExprEmitter

@@ -15,7 +15,6 @@ from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, Op, const
 from tilewright.kernel.nodes import Buffer
 from tilewright.machine.description import Machine
-from tilewright.machine.dots import DotInstruction, dot_instructions
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen import arithmetic, memory
 from tilewright.target.cpu.codegen.conversions import convert, from_memory, rounded_integer, to_memory
@@ -24,6 +23,7 @@ from tilewright.target.cpu.codegen.facts import Facts, Terms
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, lane_numbers, memory_type, number, splat_constant, value_type, vector
 from tilewright.target.cpu.codegen.narrow_floats import round_to
 from tilewright.target.cpu.codegen.text import Function, Operand
+from tilewright.target.cpu.dots import DotInstruction, dot_instructions
 
 BRANCH_COST = 40  # operations in a side of a scalar select beyond which a branch is cheaper than computing both sides
 _ZERO = const(0)

@@ -1,4 +1,4 @@
-"""Products of narrow integers, by register tiles of instructions that add several products at once (`machine/dots.py`).
+"""Products of narrow integers, by register tiles of instructions that add several products at once (`target/cpu/dots.py`).
 
 As for floats (`contraction.py`) one operand, the panel, gives the vector axis and the other, the rows, is broadcast. What differs:
 neighbouring points of one reduction axis go into one instruction. So the rows must be contiguous along it (a broadcast takes 4 bytes),
@@ -17,7 +17,7 @@ from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
-from tilewright.machine.dots import VPMADDWD, DotInstruction, dot_instruction
+from tilewright.target.cpu.dots import VPMADDWD, DotInstruction, dot_instruction
 from tilewright.target.cpu.rules.elementwise import parallelise
 from tilewright.target.cpu.rules.structure import (
     Product,
