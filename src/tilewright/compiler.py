@@ -1,6 +1,6 @@
 """The compiler on one page: every pass by name, in order, with the reason for the order.
 
-    model file --frontend--> Graph --transform--> Graph --lower--> Kernels + Plan --codegen--> Artifact
+model file --frontend--> Graph --transform--> Graph --lower--> Kernels + Plan --codegen--> Artifact
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tilewright.support.settings import Settings
 from tilewright.target.cpu.dots import activation_dtype
 from tilewright.target.cpu.entry import RuntimeCheck, emit_entry
 from tilewright.target.cpu.groups import GroupCompiler
+from tilewright.target.cpu.layout_cost import CpuLayoutCost
 from tilewright.target.cpu.llvm import llvm_target
 from tilewright.target.cpu.manifest import kernel_entry, target_entry
 from tilewright.target.cpu.rules.winograd_cost import CpuConvolutionCost
@@ -75,7 +76,7 @@ class GraphPass:
 
 def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
     """All passes in order, with the target's opinion where one asks for it."""
-    cost = CpuConvolutionCost(machine)
+    cost, layouts = CpuConvolutionCost(machine), CpuLayoutCost(machine)
     return (
         GraphPass("sink_constants", sink_constants, 0, "first: constants that reach loop bodies can be folded and packed there"),
         GraphPass("simplify", simplify_graph, 1, "canonical form, which every pattern below is written in"),
@@ -94,7 +95,9 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
         GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
         GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),
         GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
-        GraphPass("block_channels", lambda f: block_channels(f, machine.lanes(32)), 3, "channels and elementwise users are in the open"),
+        GraphPass(
+            "block_channels", lambda f: block_channels(f, machine.lanes(32), layouts), 3, "channels and their users are in the open"
+        ),
         GraphPass("fold_blocked", fold_constants, 3, "biases and weights filled up to whole blocks"),
         GraphPass(
             "choose_winograd",

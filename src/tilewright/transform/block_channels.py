@@ -40,6 +40,7 @@ from tilewright.graph.ops.compose import cast, widen
 from tilewright.graph.shapes import dims_equal, is_one, is_zero
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const
+from tilewright.transform.choose_layouts import LayoutCost, plain_nodes
 
 # Lanes past the last channel hold what these make of zeros. It must stay finite, or the zero weights of the next convolution give NaN.
 FINITE = frozenset(
@@ -89,14 +90,16 @@ class _Blocker:
         return channels.is_const and channels.value % self.lanes == 0
 
 
-def block_channels(function: Function, lanes: int) -> Function:
-    """The function with convolutions of floats or bytes by constant weights, and what can follow them, in blocks of `lanes` channels."""
+def block_channels(function: Function, lanes: int, cost: LayoutCost | None = None) -> Function:
+    """The function with convolutions of floats or bytes by constant weights, and what can follow them, in blocks of `lanes` channels, where
+    that is cheaper by `cost` (None: wherever it is possible)."""
     if lanes < 2 or not any(_starts(node, lanes) for node in walk_nodes(function.results)):
         return function
     state = _Blocker(lanes)
+    plain = frozenset() if cost is None else plain_nodes(function, lambda node: _starts(node, lanes), cost)
     for node in walk_nodes(function.results):
         state.g.origin = node.origin
-        made = _blocked(state, node)
+        made = None if node in plain else _blocked(state, node)
         if made is not None:
             state.blocked[node[0]] = made
         elif node[0] in state.plain:
