@@ -238,7 +238,7 @@ def test_ctrl_c_while_compiling_leaves_nothing(process: Process, tmp_path: Path)
     sizes = tuple(range(40, 120))  # each layer has a kernel of its own, so that this takes a while
     model = zoo.write("mlp", tmp_path / "deep.onnx", sizes=sizes, batch="batch")
     running = process("compile", model, "-o", tmp_path / "out" / "deep.tw")
-    until(lambda: any((tmp_path / "cache").rglob("*.bin")))  # the first object code is there
+    until(lambda: len(list((tmp_path / "cache").rglob("*.bin"))) > 2)  # object code is there, not only notes about files
     running.send_signal(signal.SIGINT)
     output, errors = running.communicate(timeout=LIMIT_S)
     assert (output, errors) == ("", "interrupted\n")
