@@ -143,9 +143,8 @@ def access_region(access: Access, bindings: Mapping[Expr, Expr], inner: Extents,
 
 @lru_cache(maxsize=4096)
 def _taken_apart(index: Expr) -> bool:
-    """Whether an index may be a flat number that was taken apart into quotient and remainder and put together again."""
-    ops = {node.op for node in walk(index)}
-    return Op.FLOORDIV in ops and Op.FLOORMOD in ops
+    """Whether an index may be a digit of a number in range, or a flat number that was taken apart into digits and put together again."""
+    return any(node.op in (Op.FLOORDIV, Op.FLOORMOD) for node in walk(index))
 
 
 def _dimension(found: Span | None, size: Expr, outer: Extents) -> tuple[Expr, Expr]:

@@ -30,7 +30,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.expr import const, free_vars, size
 from tilewright.ir.types import TensorType, as_shape, bind_shape
 from tilewright.kernel.interpreter import interpret
-from tilewright.kernel.nodes import For, Kernel, Prefetch, walk_stmts
+from tilewright.kernel.nodes import For, Kernel, Prefetch, blocks, walk_stmts
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.kernel.script_parser import parse_kernel
@@ -246,3 +246,13 @@ def test_long_reductions_to_one_element_run_on_several_threads(fn: str, shape: t
     (group,) = {value.node for value in fused.results}
     scheduled = schedule_kernel(lower_group(group.op.body), frozenset(), named_machine("x86-64-v3"))
     assert any(isinstance(stmt, For) and stmt.kind == "parallel" for stmt in walk_stmts(scheduled.kernel.body))
+
+
+def test_panels_that_are_copied_run_in_parallel() -> None:
+    kernel = fused_kernel([f32(256, 1024), f32(1024, 1024)], product("mk,kn->mn"))
+    space = Space()
+    schedule = schedule_kernel(kernel, frozenset(), named_machine("x86-64-v4"), space=space)
+    assert {d.name.rpartition(".")[2]: d.options[d.taken] for d in space.decisions}["pack"] == "panel"
+    (loop,) = [stmt for stmt in walk_stmts(schedule.kernel.body) if isinstance(stmt, For) and stmt.kind == "parallel"]
+    assert loop.extent.value > 1
+    assert len(list(blocks(loop))) == len(schedule.blocks())
