@@ -52,3 +52,19 @@ def test_symbolic_kernels(kind: str, draw: st.DataObject) -> None:
     for _ in range(draw.draw(st.integers(0, 14))):
         s = step(s, draw)
     check(kernel, s, sizes, draw)
+
+
+def test_lanes_do_not_ask_for_lines_of_their_own() -> None:
+    kernel = KINDS["softmax"]()
+    s = Schedule.of(kernel)
+    loops = next(s.loops_of(name) for name in s.blocks() if len(s.loops_of(name)) > 1)
+    s = s.prefetch(loops[1], kernel.inputs[0].name, 0, [(loops[0], 1, 0)]).vectorize(loops[0])
+    (got,) = run(lowered_for_tests(s), random_inputs(kernel, {}), {})
+    (want,) = interpret(kernel, random_inputs(kernel, {}))
+    np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+
+
+def lowered_for_tests(s: Schedule) -> Kernel:
+    lowered = lower(s.kernel)
+    result: Kernel = with_fields(lowered, body=expand_math_in(lowered.body))
+    return result

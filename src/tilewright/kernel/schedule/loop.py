@@ -187,11 +187,13 @@ def vectorize(nest: Nest, loop: str) -> Change:
 
 
 def _reduces_alone(nest: Nest, placed: PlacedLoop) -> bool:
-    """The loop's body is one accumulation that reduces over the loop."""
+    """The loop's body is one accumulation that reduces over the loop, and into the same element in all of its iterations."""
     inside = nest.under(placed.stmt)
     if len(inside) != 1 or placed.stmt.body is not inside[0].stmt or accumulation(inside[0].stmt) is None:
         return False
-    return placed.stmt.var in reduction_loops(inside[0])
+    block = inside[0].stmt
+    kept = free_vars(*(b for it, b in zip(block.iters, block.bindings, strict=True) if it.kind == "spatial"))
+    return placed.stmt.var in reduction_loops(inside[0]) and placed.stmt.var not in kept
 
 
 def unroll(nest: Nest, loop: str) -> Change:

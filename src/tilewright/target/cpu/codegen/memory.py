@@ -63,7 +63,10 @@ def address(em: ExprEmitter, buffer: Buffer, terms: Terms, constant: int) -> str
 
 
 def prefetch(em: ExprEmitter, stmt: Prefetch) -> None:
-    """Ask for a cache line, into the second level: lines asked for far ahead must not drive out of the first what is in use."""
+    """Ask for a cache line, into the second level: lines asked for far ahead must not drive out of the first what is in use. Where each
+    lane would ask for another one, none is asked for: it is a hint."""
+    if em.varies(stmt.offset):
+        return
     fn = em.fn
     fn.module.declare("declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)")
     terms, constant = em.facts.flat(stmt.offset)
