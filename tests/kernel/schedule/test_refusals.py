@@ -73,7 +73,7 @@ CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
     (matmul, lambda s: s.split("k", 2)[0].fuse("i_1", "k_o")[0].rfactor("k_i"), "'i_1_k_o' is both a reduction loop and a spatial loop"),
     (softmax, lambda s: s.fuse("i", "k")[0].split("i_k", 2)[0].reorder("i_k_i", "i_k_o"), "'i_k_o' is both a reduction loop and a spatial"),
     (matmul, lambda s: s.rfactor("i_2"), "block 'D' is not an accumulation"),
-    (softmax, lambda s: s.fuse("i", "k")[0].split("i_k", 2)[0].vectorize("i_k_i"), "vectorize('i_k_i')"),
+    (softmax, lambda s: s.fuse("i", "k")[0].split("i_k", 2)[0].vectorize("i_k_i"), "block 'M' reduces over 'i_k_i'"),
     (matmul, lambda s: s.split("i_4", 4)[0].clamp_reads("E", 0), "block 'E' writes the parameter E"),
     (matmul, lambda s: s.split("k", 2)[0].clamp_reads("C", 2), "is a reduction iter"),
     (matmul, lambda s: s.prefetch("i", "C", 0, []), "C is scratch"),
