@@ -1,6 +1,6 @@
 """The compiler on one page: every pass by name, in order, with the reason for the order.
 
-model file --frontend--> Graph --transform--> Graph --lower--> Kernels + Plan --codegen--> Artifact
+    model file --frontend--> Graph --transform--> Graph --lower--> Kernels + Plan --codegen--> Artifact
 """
 
 from __future__ import annotations

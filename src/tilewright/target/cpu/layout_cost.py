@@ -8,9 +8,8 @@ from math import prod
 from tilewright.graph.node import Node, Value
 from tilewright.graph.ops import Convolution
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, free_vars
 from tilewright.machine.description import Machine, estimated_peaks
-from tilewright.plan.memory import typical_value
+from tilewright.target.cpu.rules.structure import extent_value
 
 # Multiply-adds that storing one vector of results across its lanes costs, where channels are the lanes of a plain result
 ACROSS = 40.0
@@ -19,7 +18,6 @@ GATHERED = 3.0  # times the arithmetic where a plain image is read at every seco
 BYTES = 4.0  # the same for products of bytes, whose instructions want neighbouring channels
 WINOGRAD = 0.5  # of the arithmetic that is left on average where Winograd's algorithm applies: blocked layouts alone
 WINOGRAD_CHANNELS = 32  # from which on it does
-TYPICAL = 64  # points along an axis of unknown size
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +30,16 @@ class CpuLayoutCost:
         op = node.op
         assert isinstance(op, Convolution)
         x, w = (value.type for value in node.inputs)
-        out = [_extent(dim) for dim in node.types[0].shape]
+        out = [max(extent_value(dim), 1) for dim in node.types[0].shape]
         lanes = self.machine.lanes(32)
-        outputs, depth, *window = (_extent(dim) for dim in w.shape)
+        outputs, depth, *window = (max(extent_value(dim), 1) for dim in w.shape)
         peak = estimated_peaks(self.machine).f32
         arithmetic = 2.0 * prod(out) * depth * prod(window) / peak
-        moved = (prod(out) + prod(_extent(dim) for dim in x.shape)) * 4 / estimated_peaks(self.machine).l3
+        moved = (prod(out) + prod(max(extent_value(dim), 1) for dim in x.shape)) * 4 / estimated_peaks(self.machine).l3
         if op.groups > 1:  # depthwise: as fast as memory in both, where rows fill vectors
             return max(moved, arithmetic * (1.0 if blocked else -(-out[-1] // lanes) * lanes / out[-1]))
         if blocked:
-            fast = len(window) == 2 and window == [3, 3] and set(op.strides) == {1} == set(op.dilations)
+            fast = window == [3, 3] and set(op.strides) == {1} == set(op.dilations)
             fast = fast and min(depth, outputs) >= WINOGRAD_CHANNELS and op.dtype is dtypes.float32
             return arithmetic * (-(-outputs // lanes) * lanes / outputs) * (WINOGRAD if fast else 1.0)
         if w.dtype is not dtypes.float32:
@@ -54,9 +52,5 @@ class CpuLayoutCost:
         return arithmetic * min(along_channels, ALONG_ROWS * -(-row // lanes) * lanes / row)
 
     def conversion(self, value: Value) -> float:
-        bytes_ = prod(_extent(dim) for dim in value.shape) * max(value.type.dtype.bits, 8) / 8
+        bytes_ = prod(max(extent_value(dim), 1) for dim in value.shape) * max(value.type.dtype.bits, 8) / 8
         return 2.0 * bytes_ / estimated_peaks(self.machine).l3
-
-
-def _extent(dim: Expr) -> int:
-    return max(int(dim.value), 1) if dim.is_const else max(typical_value(dim, dict.fromkeys(free_vars(dim), TYPICAL)), 1)

@@ -299,7 +299,7 @@ def _tile_loops(
         s = _prefetch_panel(s, name, tile, tiles, reduced, machine, space)
     if packing is not None:
         s, _ = s.compute_at(packing, panel)
-        s = schedule_nest(s, packing, machine, parallel=False)
+        s = schedule_nest(s, packing, machine, parallel=False, space=space)
         return parallelise(s, [*outer, panel])
     return parallelise(s, [*outer, *tiles])
 

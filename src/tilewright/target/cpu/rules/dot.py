@@ -11,14 +11,14 @@ import math
 from dataclasses import dataclass
 
 from tilewright.ir import dtypes
-from tilewright.ir.affine import affine_in
-from tilewright.ir.expr import Expr, free_vars
+from tilewright.ir.expr import Expr
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
 from tilewright.target.cpu.dots import VPMADDWD, DotInstruction, dot_instruction
 from tilewright.target.cpu.rules.elementwise import parallelise
+from tilewright.target.cpu.rules.packing import parts_of
 from tilewright.target.cpu.rules.structure import (
     Product,
     as_product,
@@ -107,7 +107,7 @@ def _divides(it: BlockIter, rows: Expr, instruction: DotInstruction) -> bool:
 
 
 def _packable(panel: Expr, block: Block) -> bool:
-    return all(_parts(index, {it.var: it.extent for it in block.iters}) is not None for index in panel.args)
+    return all(parts_of(index, {it.var: it.extent for it in block.iters}) is not None for index in panel.args)
 
 
 def _tile_size(tile: DotTile, machine: Machine, space: Space) -> tuple[int, int]:
@@ -161,7 +161,7 @@ def _packed(s: Schedule, name: str, tile: DotTile, count: int, constants: frozen
 
     for index in tile.panel.args:
         own: list[int] = []
-        for i, part in enumerate(_parts(index, extents) or ()):
+        for i, part in enumerate(parts_of(index, extents) or ()):
             first = i == 0
             if part is tile.contracted.var:
                 steps = -(-extent_value(tile.contracted.extent) // factors)
@@ -182,24 +182,6 @@ def _packed(s: Schedule, name: str, tile: DotTile, count: int, constants: frozen
                 axis(4 if part is tile.vector.var else 2 if part in reduced else 0, order.index(part) if part in order else 0)
         tiles.append(tuple(own))
     return s.pack(buffer, tiles, [number for _, number in sorted(axes)])
-
-
-def _parts(index: Expr, extents: dict[Expr, Expr]) -> tuple[Expr, ...] | None:
-    """The iters that an index is made of, the slower one first: an iter, a constant, or `a * k + b` of two iters with 0 <= b < k."""
-    if index in extents or index.is_const:
-        return (index,)
-    used = [v for v in free_vars(index) if v in extents]
-    found = affine_in(index, used) if len(used) == 2 else None
-    if found is None:
-        return None
-    coefficients, rest = found
-    if not (rest.is_const and rest.value == 0):
-        return None
-    for slow, fast in (used, reversed(used)):
-        extent = extents[fast]
-        if coefficients[fast].is_const and coefficients[fast].value == 1 and extent.is_const and coefficients[slow] is extent:
-            return (slow, fast)
-    return None
 
 
 def _tile_loops(

@@ -23,7 +23,7 @@ def pack_operand(s: Schedule, name: str, load: Expr, buffer: str, vector: BlockI
     tiles: list[tuple[int, ...]] = []
     axes: list[tuple[tuple[int, int], int]] = []  # (group, position in loop order) to sort by, axis number
     for index in load.args:
-        parts = _parts(index, extents)
+        parts = parts_of(index, extents)
         if parts is None:
             return s
         if len(parts) == 1 and parts[0] is vector.var:
@@ -37,8 +37,9 @@ def pack_operand(s: Schedule, name: str, load: Expr, buffer: str, vector: BlockI
     return s.pack(buffer, tiles, [axis for _, axis in sorted(axes)])
 
 
-def _parts(index: Expr, extents: dict[Expr, Expr]) -> Sequence[Expr] | None:
-    """The iters that an index is made of, the slower one first; None when it is of another form."""
+def parts_of(index: Expr, extents: dict[Expr, Expr]) -> Sequence[Expr] | None:
+    """The iters that an index is made of, the slower one first: an iter, a constant, or `a * k + b` of two iters with 0 <= b < k. None when
+    it is of another form."""
     if index in extents:
         return (index,)
     used = [v for v in free_vars(index) if v in extents]
