@@ -1,6 +1,6 @@
 """The compiler on one page: every pass by name, in order, with the reason for the order.
 
-    model file --frontend--> Graph --transform--> Graph --lower--> Kernels + Plan --codegen--> Artifact
+model file --frontend--> Graph --transform--> Graph --lower--> Kernels + Plan --codegen--> Artifact
 """
 
 from __future__ import annotations
@@ -95,9 +95,7 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
         GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
         GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),
         GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
-        GraphPass(
-            "block_channels", lambda f: block_channels(f, machine.lanes(32), layouts), 3, "channels and their users are in the open"
-        ),
+        GraphPass("block_channels", lambda f: block_channels(f, machine.lanes(32), layouts), 3, "channels and their users are in the open"),
         GraphPass("fold_blocked", fold_constants, 3, "biases and weights filled up to whole blocks"),
         GraphPass(
             "choose_winograd",

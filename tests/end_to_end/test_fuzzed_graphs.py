@@ -14,7 +14,7 @@ import pytest
 from tests.fuzz.cases import Case, How, run_case
 from tests.transform.random_graphs import draw
 from tilewright.graph.text_parser import parse_module
-from tilewright.ir.expr import evaluate_int, free_vars
+from tilewright.ir.traverse import evaluate_int, free_vars
 
 
 @dataclass(frozen=True)

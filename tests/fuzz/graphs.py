@@ -17,7 +17,8 @@ from tests.transform.random_graphs import Generator
 from tilewright.graph.node import Function, Parameter, Value, walk_nodes
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, evaluate_int, size
+from tilewright.ir.expr import Expr, size
+from tilewright.ir.traverse import evaluate_int
 from tilewright.ir.types import tensor
 from tilewright.support.errors import TypeRuleError
 

@@ -12,7 +12,8 @@ from tilewright.graph.node import Operator, Parameter, Value
 from tilewright.graph.ops import constant
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, const, evaluate_int, free_vars, size
+from tilewright.ir.expr import Expr, const, size
+from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.ir.types import tensor
 
 Array = np.ndarray

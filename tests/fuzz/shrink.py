@@ -16,7 +16,8 @@ from tests.fuzz.worker import Worker
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, GraphBuilder, Node, Parameter, Value, map_operator, walk_nodes
 from tilewright.graph.ops import Constant, constant
-from tilewright.ir.expr import Expr, const, free_vars
+from tilewright.ir.expr import Expr, const
+from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType
 from tilewright.support.errors import TilewrightError
 

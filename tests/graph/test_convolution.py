@@ -9,7 +9,9 @@ from tests.graph.onnx_oracle import onnx_results
 from tests.graph.operator_checks import assert_close, check, draw, function_of, kernel_of
 from tilewright.graph.ops import Convolution, ConvolutionTranspose
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Op, size, walk
+from tilewright.ir.expr import size
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import walk
 from tilewright.ir.types import as_shape, tensor
 from tilewright.kernel.nodes import blocks, own_exprs, walk_stmts
 from tilewright.support.errors import TypeRuleError

@@ -11,7 +11,9 @@ from tests.graph.operator_checks import check, draw, function_of, kernel_of
 from tilewright.graph.ops import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
 from tilewright.graph.shapes import counts_equal, dims_equal, matching_groups, reshape_index
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Op, const, size, var, walk
+from tilewright.ir.expr import const, size, var
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import walk
 from tilewright.ir.types import as_shape, tensor
 from tilewright.support.errors import TypeRuleError
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import INTRINSICS, Expr, Op, const, make, size, var
+from tilewright.ir.expr import Expr, const, make, size, var
+from tilewright.ir.scalar_ops import INTRINSICS, Op
 
 
 @dataclass(frozen=True)

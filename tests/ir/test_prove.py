@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.ir.affine import linear, to_expr
-from tilewright.ir.expr import Expr, ceildiv, const, evaluate_int, size, var
+from tilewright.ir.expr import Expr, ceildiv, const, size, var
 from tilewright.ir.prove import at_most, larger, nonnegative, prove_equal, smaller
+from tilewright.ir.traverse import evaluate_int
 
 ROW, COLUMN = var("i"), var("j")
 N = size("n", 1)

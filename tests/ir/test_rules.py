@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import z3
 
-from tilewright.ir.expr import Expr, Op, walk
+from tilewright.ir.expr import Expr
 from tilewright.ir.rewrite import Rule
 from tilewright.ir.rules import ALL, BITS
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import walk
 
 _FIXED = {"mod-inner-modulo": "acg", "divide-by-power-of-two": "cd"}
 _DIVISORS = (1, 2, 3, 8, -1, -3)

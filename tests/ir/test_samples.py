@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from tilewright.ir.affine import linear
 from tilewright.ir.bounds import Interval
 from tilewright.ir.dtypes import float32, int64
-from tilewright.ir.expr import Expr, cast, ceildiv, const, evaluate_int, load, size, var
+from tilewright.ir.expr import Expr, cast, ceildiv, const, load, size, var
 from tilewright.ir.facts import Facts
 from tilewright.ir.samples import sample_points
+from tilewright.ir.traverse import evaluate_int
 from tilewright.kernel.nodes import Buffer
 
 N, M = size("n", 3, 40, 4), size("m")

@@ -10,11 +10,12 @@ from tests.ir.strategies import BOOL, FLAG, FLOAT, NAMES, REAL, SMALL, VARIABLES
 from tilewright.ir import dtypes
 from tilewright.ir.affine import affine_in, coefficient, linear, to_expr
 from tilewright.ir.bounds import Interval, bounds
-from tilewright.ir.expr import TRUE, Expr, cast, const, evaluate_int, make, maximum, minimum, select, size, substitute, var
+from tilewright.ir.expr import TRUE, Expr, cast, const, make, maximum, minimum, select, size, var
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.printer import format_expr
 from tilewright.ir.prove import equal_dims, in_range, prove, prove_equal
 from tilewright.ir.simplify import simplify
+from tilewright.ir.traverse import evaluate_int, substitute
 from tilewright.ir.types import product
 
 _FUZZ = settings(max_examples=200, deadline=None)

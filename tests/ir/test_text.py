@@ -7,9 +7,10 @@ from hypothesis import given, settings
 
 from tests.ir.strategies import BOOL, FLAG, FLOAT, INT, MATRIX, NAMES, REAL, SCALAR, I, J, K, N, any_exprs
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, Op, const, make, neg, select
+from tilewright.ir.expr import Expr, const, make, neg, select
 from tilewright.ir.parser import parse_expr, parse_type
 from tilewright.ir.printer import format_expr, format_type
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.types import tensor
 from tilewright.support.errors import ParseError
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tilewright.ir import dtypes, expr
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, call, cast, const, load, select, size, var
+from tilewright.ir.expr import Expr, call, cast, const, load, select, size, var
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.types import tensor
 from tilewright.kernel.builder import KernelBuilder, StmtBuilder, Tensor
 from tilewright.kernel.interpreter import interpret

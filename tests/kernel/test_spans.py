@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.ir.affine import to_expr
-from tilewright.ir.expr import Expr, ceildiv, const, evaluate_int, maximum, minimum, size, var
+from tilewright.ir.expr import Expr, ceildiv, const, maximum, minimum, size, var
+from tilewright.ir.traverse import evaluate_int
 from tilewright.kernel.spans import span
 
 ROW, J, K = var("i"), var("j"), var("k")

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from tests.kernel import script_examples
 from tests.kernel.random_kernels import kernels
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Op, cast, const, less, load, make, maximum, select, size, var
+from tilewright.ir.expr import cast, const, less, load, make, maximum, select, size, var
+from tilewright.ir.scalar_ops import Op
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, Kernel, Let, Stmt, Store, buffers_written, seq, with_fields

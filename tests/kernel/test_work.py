@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from tests.kernel.schedule.kernels import convolution, elementwise, matmul
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, call, cast, const, evaluate_int, less, select, size
+from tilewright.ir.expr import Expr, call, cast, const, less, select, size
+from tilewright.ir.traverse import evaluate_int
 from tilewright.ir.types import tensor
 from tilewright.kernel.builder import KernelBuilder, StmtBuilder, Tensor
 from tilewright.kernel.nodes import Kernel

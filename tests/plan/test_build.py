@@ -9,7 +9,8 @@ from tests.compiled_graphs import boolean, compile_graph, f32, function, i64, mo
 from tilewright.graph.node import Module, Origin
 from tilewright.graph.ops import Binary, BindSize, BroadcastTo, Contract, If, Loop, Reduce, RefineShape, Slice, Unary, constant
 from tilewright.ir import dtypes
-from tilewright.ir.expr import const, evaluate_int, size
+from tilewright.ir.expr import const, size
+from tilewright.ir.traverse import evaluate_int
 from tilewright.ir.types import as_shape
 from tilewright.plan.build import build_plan
 from tilewright.plan.steps import Allocate, Bind, Branch, Check, Copy, Grow, Launch, Plan, Region, walk_steps

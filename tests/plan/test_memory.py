@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.ir.expr import const, evaluate_int, maximum, size
+from tilewright.ir.expr import const, maximum, size
+from tilewright.ir.traverse import evaluate_int
 from tilewright.plan.memory import Interval, place, place_static, typical_value
 from tilewright.runtime.constants import ALIGNMENT
 

@@ -40,7 +40,8 @@ from tilewright.graph.ops.control import If
 from tilewright.graph.shapes import broadcast_shapes, canonical, is_one
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, const, evaluate_int, free_vars, size
+from tilewright.ir.expr import Expr, const, size
+from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.ir.types import tensor
 from tilewright.support.errors import TypeRuleError
 

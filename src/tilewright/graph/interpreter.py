@@ -26,7 +26,8 @@ from tilewright.graph.node import (
 from tilewright.graph.ops.control import Call
 from tilewright.graph.ops.source import BindSize
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, evaluate_int, free_vars
+from tilewright.ir.expr import Expr
+from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.ir.types import TensorType, tensor
 from tilewright.support.errors import GraphError, InputError, InternalError, TilewrightError
 

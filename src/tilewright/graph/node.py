@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
-from tilewright.ir.expr import Expr, const, evaluate_int, free_vars, substitute
+from tilewright.ir.expr import Expr, const
 from tilewright.ir.interning import Interned
+from tilewright.ir.traverse import evaluate_int, free_vars, substitute
 from tilewright.ir.types import TensorType
 from tilewright.kernel.builder import KernelBuilder, Tensor
 from tilewright.support.errors import TypeRuleError

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.affine import linear
-from tilewright.ir.expr import Expr, Op, const
+from tilewright.ir.expr import Expr, const
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplify
 from tilewright.ir.types import Shape, product
 from tilewright.support.errors import TypeRuleError

@@ -36,9 +36,10 @@ from tilewright.graph.node import Array, Function, Module, Node, Operator, Param
 from tilewright.graph.ops.source import Constant, ConstantData
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, free_vars
+from tilewright.ir.expr import Expr
 from tilewright.ir.interning import field_key
 from tilewright.ir.printer import format_expr, format_float, format_type
+from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType, tensor
 from tilewright.kernel.script import identifier, is_free_name, quote
 

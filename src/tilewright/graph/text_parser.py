@@ -23,8 +23,9 @@ from tilewright.graph.shapes import dims_equal
 from tilewright.graph.text import array_of, digest_name, expected_binders, operator_word
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, VarInfo, make, size
+from tilewright.ir.expr import Expr, VarInfo, make, size
 from tilewright.ir.parser import index_nodes, number, parse_dtype, parse_error, parse_expr, parse_type
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.source_location import show_source
 from tilewright.ir.types import TensorType, static_shape
 from tilewright.kernel.script import RESERVED

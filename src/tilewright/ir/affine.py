@@ -14,7 +14,9 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple, TypeAlias
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, Op, const, depends_on, make
+from tilewright.ir.expr import Expr, const, make
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import depends_on
 
 Monomial: TypeAlias = tuple[Expr, ...]  # atoms in order of `order_key`
 _INT = dtypes.int64

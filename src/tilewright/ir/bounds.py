@@ -13,7 +13,8 @@ from typing import NamedTuple
 from tilewright.ir import dtypes
 from tilewright.ir.affine import Linear, Monomial, add_scaled, known_divisor, linear
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import COMPARISONS, Expr, Op
+from tilewright.ir.expr import Expr
+from tilewright.ir.scalar_ops import COMPARISONS, Op
 
 
 class Interval(NamedTuple):

@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterator
 
 from tilewright.ir.affine import ZERO, Linear, Monomial, add_scaled, linear, monomial, multiply, order_key, ordered, times, to_expr, without
-from tilewright.ir.expr import Expr, Op, VarInfo, const, make
+from tilewright.ir.expr import Expr, VarInfo, const, make
 from tilewright.ir.facts import Facts
 from tilewright.ir.rewrite import Bindings, any_of, constant
+from tilewright.ir.scalar_ops import Op
 
 # The pattern variables of the division rules; `c` and `g` are divisors.
 A, B, X, Y = any_of("a"), any_of("b"), any_of("x"), any_of("y")

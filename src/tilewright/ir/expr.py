@@ -10,8 +10,7 @@ Comparisons build bool expressions; `==` stays identity, `equal(a, b)` builds th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,55 +18,7 @@ import numpy as np
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.interning import InternTable, bits_key
-
-
-class Op(StrEnum):
-    """The kinds of scalar expression. `attr` of the node is given in brackets where it is used."""
-
-    __hash__ = str.__hash__  # Enum's own is a Python function, and every node built or looked up hashes its operator
-
-    CONST = "const"  # [bool | int | float]
-    VAR = "var"  # [VarInfo]
-    LOAD = "load"  # [buffer], args are indices
-    CALL = "call"  # [name of an intrinsic in INTRINSICS]
-    CAST = "cast"  # value conversion to the node's dtype: float to int truncates, saturating is spelled out
-    BITCAST = "bitcast"
-    SELECT = "select"  # condition, value if true, value if false; both sides may be evaluated
-    ADD = "add"
-    SUB = "sub"
-    MUL = "mul"
-    DIV = "div"  # floats only
-    FLOORDIV = "floordiv"
-    FLOORMOD = "floormod"
-    TRUNCDIV = "truncdiv"
-    TRUNCMOD = "truncmod"  # sign of the dividend; for floats: fmod
-    MIN = "min"  # of floats: NaN when either is NaN
-    MAX = "max"
-    EQ = "eq"
-    NE = "ne"
-    LT = "lt"
-    LE = "le"
-    AND = "and"  # bool or bitwise by dtype
-    OR = "or"
-    XOR = "xor"
-    NOT = "not"
-    SHL = "shl"
-    SHR = "shr"  # arithmetic for signed, logical for unsigned
-
-
-COMPARISONS = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE})
-COMMUTATIVE = frozenset({Op.ADD, Op.MUL, Op.MIN, Op.MAX, Op.EQ, Op.NE, Op.AND, Op.OR, Op.XOR})
-
-# name -> number of arguments; all take and give one float dtype, except the predicates (bool), `fma` and the sums of products of DOTS
-INTRINSICS: dict[str, int] = {
-    "abs": 1, "sqrt": 1, "rsqrt": 1, "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log1p": 1, "log2": 1,
-    "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1,
-    "exp_nonpositive": 1, "asinh": 1, "acosh": 1, "atanh": 1, "erf": 1, "sigmoid": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1,
-    "isnan": 1, "isinf": 1, "pow": 2, "atan2": 2, "copysign": 2, "fma": 3, "popcount": 1,
-    "dot2": 5, "dot4": 9,
-}  # fmt: skip
-BOOL_INTRINSICS = frozenset({"isnan", "isinf"})
-DOTS: dict[str, int] = {"dot2": 2, "dot4": 4}  # name -> products n: dotn(sum, a_1 .. a_n, b_1 .. b_n) is sum + a_1 * b_1 + ... in int32
+from tilewright.ir.scalar_ops import BINARY, BOOL_INTRINSICS, COMMUTATIVE, COMPARISONS, DOTS, INTRINSICS, Op, evaluate, wrap_integer
 
 Attr = Any
 Number: TypeAlias = bool | int | float
@@ -211,12 +162,6 @@ def make(op: Op, dtype: DType, args: tuple[Expr, ...] = (), attr: Attr = None) -
     return result
 
 
-def wrap_integer(value: int, dtype: DType) -> int:
-    """`value` modulo 2**bits, as the two's complement number of `dtype`."""
-    value &= (1 << dtype.bits) - 1
-    return value - (1 << dtype.bits) if dtype.kind == "int" and value >> (dtype.bits - 1) else value
-
-
 _COMMON = 4096
 _COMMON_INTS: dict[int, Expr] = {}  # small index constants, which most expressions hold
 
@@ -266,69 +211,6 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
     if a.dtype is not b.dtype:
         raise TypeError(f"operands of one expression have two dtypes: {a!r} is {a.dtype}, {b!r} is {b.dtype}")
     return a, b
-
-
-def _round_to(value: float, dtype: DType) -> float:
-    return value if dtype is dtypes.float64 else float(np.asarray(value).astype(dtype.numpy))
-
-
-def _float_divide(a: float, b: float) -> float:
-    with np.errstate(all="ignore"):
-        return float(np.float64(a) / np.float64(b))
-
-
-def _trunc_div(a: int, b: int) -> int:
-    quotient = abs(a) // abs(b)
-    return quotient if (a < 0) == (b < 0) else -quotient
-
-
-def _nan_aware(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def apply(a: Any, b: Any) -> Any:
-        return math.nan if a != a or b != b else choose(a, b)
-
-    return apply
-
-
-_EVALUATE: dict[Op, Callable[[Any, Any], Any]] = {
-    Op.ADD: lambda a, b: a + b,
-    Op.SUB: lambda a, b: a - b,
-    Op.MUL: lambda a, b: a * b,
-    Op.DIV: _float_divide,
-    Op.FLOORDIV: lambda a, b: a // b,
-    Op.FLOORMOD: lambda a, b: a % b,
-    Op.TRUNCDIV: _trunc_div,
-    Op.TRUNCMOD: lambda a, b: math.fmod(a, b) if isinstance(a, float) else a - b * _trunc_div(a, b),
-    Op.MIN: _nan_aware(min),
-    Op.MAX: _nan_aware(max),
-    Op.EQ: lambda a, b: a == b,
-    Op.NE: lambda a, b: a != b,
-    Op.LT: lambda a, b: a < b,
-    Op.LE: lambda a, b: a <= b,
-    Op.AND: lambda a, b: a & b,
-    Op.OR: lambda a, b: a | b,
-    Op.XOR: lambda a, b: a ^ b,
-    Op.SHL: lambda a, b: a << b,
-    Op.SHR: lambda a, b: a >> b,
-}
-_DIVISIONS = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.TRUNCDIV, Op.TRUNCMOD})
-
-
-def evaluate(op: Op, dtype: DType, a: Any, b: Any) -> Any:
-    """The value of a binary operator on two Python scalars of `dtype`, wrapped or rounded to the dtype. Division of an integer by
-    zero gives None (no value)."""
-    if op in _DIVISIONS and b == 0:
-        return math.nan if dtype.is_float else None
-    if op in (Op.SHL, Op.SHR) and not 0 <= b < dtype.bits:
-        return None
-    try:
-        value = _EVALUATE[op](a, b)
-    except (OverflowError, ValueError):
-        return None
-    if op in COMPARISONS:
-        return bool(value)
-    if dtype.is_float:
-        return _round_to(value, dtype)
-    return bool(value) if dtype.kind == "bool" else wrap_integer(int(value), dtype)
 
 
 def binary(op: Op, a: ExprLike, b: ExprLike) -> Expr:
@@ -533,7 +415,7 @@ def all_of(*conditions: Expr) -> Expr:
 def rebuild(e: Expr, args: tuple[Expr, ...]) -> Expr:
     """`e` with other arguments, constants folded."""
     op = e.op
-    if op in _EVALUATE:
+    if op in BINARY:
         return binary(op, args[0], args[1])
     if op is Op.SELECT:
         return select(args[0], args[1], args[2])
@@ -542,108 +424,3 @@ def rebuild(e: Expr, args: tuple[Expr, ...]) -> Expr:
     if op is Op.NOT:
         return logical_not(args[0])
     return make(op, e.dtype, args, e.attr)
-
-
-def transform(e: Expr, visit: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None) -> Expr:
-    """Bottom-up rewrite: each node, rebuilt over its rewritten arguments, is offered to `visit`, which answers a replacement or None.
-    Shared nodes are visited once; pass the same `memo` to share work between calls with the same `visit`."""
-    memo = {} if memo is None else memo
-    done = memo.get(e)
-    if done is not None:
-        return done
-    result = e
-    if e.args:
-        args = tuple([memo[a] if a in memo else transform(a, visit, memo) for a in e.args])
-        if args != e.args:
-            result = rebuild(e, args)
-    replacement = visit(result)
-    if replacement is not None:
-        result = replacement
-    memo[e] = result
-    return result
-
-
-def substitute(e: Expr, mapping: Mapping[Expr, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
-    """`e` with each node that is a key of `mapping` (usually variables) replaced; replaced nodes are not looked into again."""
-    memo = {} if memo is None else memo
-    done = memo.get(e)
-    if done is not None:
-        return done
-    replacement = mapping.get(e)
-    if replacement is None:
-        replacement = e
-        if e.args:
-            args = tuple([substitute(a, mapping, memo) for a in e.args])
-            if args != e.args:
-                replacement = rebuild(e, args)
-    memo[e] = replacement
-    return replacement
-
-
-def walk(*roots: Expr) -> Iterator[Expr]:
-    """Every distinct node below the roots, arguments before users."""
-    seen: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
-    while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            yield node
-        elif node not in seen:
-            seen.add(node)
-            if node.args:
-                stack.append((node, True))
-                stack.extend([(a, False) for a in reversed(node.args)])
-            else:
-                yield node
-
-
-_NONE: frozenset[Expr] = frozenset()
-
-
-def variables_in(e: Expr) -> frozenset[Expr]:
-    """The variables in `e`; kept at the node, for questions that are asked again and again. `free_vars` tells them in order."""
-    if not e.args:
-        return frozenset((e,)) if e.op is Op.VAR else _NONE
-    found = e.variables
-    if found is None:
-        found = e.variables = _NONE.union(*[variables_in(a) for a in e.args])
-    return found
-
-
-def depends_on(e: Expr, variables: Collection[Expr]) -> bool:
-    """Whether any of `variables` occurs in `e`."""
-    return not variables_in(e).isdisjoint(variables) if e.args else e in variables
-
-
-def free_vars(*roots: Expr) -> tuple[Expr, ...]:
-    """The variables in the roots, in order of first use."""
-    return tuple(node for node in walk(*roots) if node.op is Op.VAR)
-
-
-def evaluate_int(e: Expr, env: Mapping[Expr, int], memo: dict[Expr, int] | None = None) -> int:
-    """The value of an integer or bool expression without loads, given its variables; KeyError for an unknown variable. Shared nodes are
-    evaluated once; pass the same `memo` to share work between calls with the same `env`."""
-    if e.op is Op.CONST:
-        return int(e.attr)
-    if e.op is Op.VAR:
-        return env[e]
-    memo = {} if memo is None else memo
-    found = memo.get(e)
-    if found is None:
-        found = memo[e] = _evaluate_int(e, env, memo)
-    return found
-
-
-def _evaluate_int(e: Expr, env: Mapping[Expr, int], memo: dict[Expr, int]) -> int:
-    if e.op is Op.SELECT:
-        return evaluate_int(e.args[1] if evaluate_int(e.args[0], env, memo) else e.args[2], env, memo)
-    if e.op is Op.NOT:
-        value = evaluate_int(e.args[0], env, memo)
-        return int(not value) if e.dtype.kind == "bool" else wrap_integer(~value, e.dtype)
-    if e.op is Op.CAST:
-        value = evaluate_int(e.args[0], env, memo)
-        return int(value != 0) if e.dtype.kind == "bool" else wrap_integer(value, e.dtype)
-    result = evaluate(e.op, e.args[0].dtype, *[evaluate_int(a, env, memo) for a in e.args])
-    if result is None:
-        raise ZeroDivisionError(f"{e!r} divides by zero")
-    return int(result)

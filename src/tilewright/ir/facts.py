@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from tilewright.ir import dtypes
 from tilewright.ir.affine import Linear, add_scaled, known_divisor, linear, multiply, order_key, scale, shift, split
 from tilewright.ir.bounds import Interval, bounds, intersect, linear_bounds
-from tilewright.ir.expr import Expr, Op
+from tilewright.ir.expr import Expr
 from tilewright.ir.samples import Point, sample_points
+from tilewright.ir.scalar_ops import Op
 
 # Replacements that one proof may try.
 _FUEL = 48

@@ -15,8 +15,9 @@ from typing import Any
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import BOOL_INTRINSICS, COMPARISONS, DOTS, INTRINSICS, Expr, Op, const, is_dot, make
+from tilewright.ir.expr import Expr, const, is_dot, make
 from tilewright.ir.printer import PREFIX_NAMES
+from tilewright.ir.scalar_ops import BOOL_INTRINSICS, COMPARISONS, DOTS, INTRINSICS, Op
 from tilewright.ir.types import TensorType
 from tilewright.support.errors import ParseError
 

@@ -14,7 +14,9 @@ from typing import Any
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, const, walk
+from tilewright.ir.expr import Expr, const
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import walk
 from tilewright.ir.types import TensorType
 
 # Python's precedence levels, loosest first.

@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 from tilewright.ir.affine import Linear, add_scaled, linear, to_expr
 from tilewright.ir.bounds import Interval
-from tilewright.ir.expr import TRUE, Expr, ExprLike, Op, equal, less, less_equal, maximum, minimum
+from tilewright.ir.expr import TRUE, Expr, ExprLike, equal, less, less_equal, maximum, minimum
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplifier, simplify
 
 _NOTHING: Mapping[Expr, Interval] = MappingProxyType({})

@@ -19,9 +19,10 @@ from typing import Any, Literal, TypeAlias
 from tilewright.ir import dtypes
 from tilewright.ir.bounds import Interval
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import COMMUTATIVE, TRUE, Expr, Op, VarInfo, call, const, make, rebuild
+from tilewright.ir.expr import TRUE, Expr, VarInfo, call, const, make, rebuild
 from tilewright.ir.facts import Facts
 from tilewright.ir.interning import bits_key
+from tilewright.ir.scalar_ops import COMMUTATIVE, Op
 from tilewright.support.errors import InternalError
 
 Bindings: TypeAlias = dict[Expr, Expr]

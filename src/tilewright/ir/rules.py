@@ -51,9 +51,9 @@ from tilewright.ir.expr import (
     trunc_div,
     trunc_mod,
 )
-from tilewright.ir.expr import Op as _Op
 from tilewright.ir.facts import Facts
 from tilewright.ir.rewrite import Bindings, Rule, any_of, compile_rules, constant
+from tilewright.ir.scalar_ops import Op as _Op
 
 _BOOL = dtypes.bool_
 _FLOAT = dtypes.float32

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from tilewright.ir.affine import Linear
 from tilewright.ir.bounds import Interval
-from tilewright.ir.expr import Expr, evaluate_int
+from tilewright.ir.expr import Expr
+from tilewright.ir.traverse import evaluate_int
 
 # Of each point: which size (multiples above the least one), and where between its first and last value each loop variable is, in halves.
 _POINTS = ((0, 0), (0, 2), (5, 0), (5, 2), (18, 1))

@@ -31,10 +31,11 @@ from tilewright.ir.affine import (
 from tilewright.ir.bounds import Interval, dtype_range
 from tilewright.ir.division import divide
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import FALSE, TRUE, Expr, Op, cast, const, floordiv, logical_and, logical_or, make
+from tilewright.ir.expr import FALSE, TRUE, Expr, cast, const, floordiv, logical_and, logical_or, make
 from tilewright.ir.facts import Facts
 from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.rules import COMPILED
+from tilewright.ir.scalar_ops import Op
 
 _INT = dtypes.int64
 _NOTHING: Mapping[Expr, Interval] = MappingProxyType({})

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, ExprLike, as_expr, const, evaluate_int, free_vars
+from tilewright.ir.expr import Expr, ExprLike, as_expr, const
 from tilewright.ir.interning import Interned
+from tilewright.ir.traverse import evaluate_int, free_vars
 
 Shape = tuple[Expr, ...]
 

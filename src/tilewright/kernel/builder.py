@@ -15,19 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import (
-    Expr,
-    ExprLike,
-    as_expr,
-    const,
-    free_vars,
-    load,
-    logical_and,
-    logical_or,
-    maximum,
-    minimum,
-    var,
-)
+from tilewright.ir.expr import Expr, ExprLike, as_expr, const, load, logical_and, logical_or, maximum, minimum, var
+from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType, as_shape
 from tilewright.kernel.nodes import (
     Block,

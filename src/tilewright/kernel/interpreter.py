@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, evaluate_int, free_vars
+from tilewright.ir.expr import Expr
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.kernel.nodes import Buffer, Kernel
 from tilewright.kernel.python_source import Site, to_python, zero_of
 from tilewright.support.errors import VerifyError

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import TRUE, Expr, Op, substitute, walk
+from tilewright.ir.expr import TRUE, Expr
 from tilewright.ir.interning import Interned
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import substitute, walk
 from tilewright.ir.types import Shape
 
 Scope = Literal["global", "local"]  # local: small, constant size, one per iteration that uses it (stack or registers)

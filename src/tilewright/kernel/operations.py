@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tilewright.ir.expr import Expr, Op, const, floordiv, free_vars, maximum, substitute, walk
+from tilewright.ir.expr import Expr, const, floordiv, maximum
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import free_vars, substitute, walk
 from tilewright.kernel.nodes import Block, For, If, Kernel, Let, Prefetch, Seq, Stmt, Store, While, walk_stmts
 
 ASSUMED_TRIPS = 16  # of a loop whose length is read from memory

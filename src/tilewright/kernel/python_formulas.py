@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import COMPARISONS, Expr, Op
+from tilewright.ir.expr import Expr
+from tilewright.ir.scalar_ops import COMPARISONS, Op
 from tilewright.kernel import scalars
 
 _VARIABLE_BITS = 40  # sizes and loop variables are below 2**40 in anything that can be interpreted

@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import TRUE, Expr, Op, walk
+from tilewright.ir.expr import TRUE, Expr
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import walk
 from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, Prefetch, Seq, Stmt, Store, While, children, loads
 from tilewright.kernel.private_scratch import private_scratch
 from tilewright.kernel.python_formulas import Formulas

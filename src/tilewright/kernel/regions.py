@@ -14,9 +14,11 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 from tilewright.ir.affine import ZERO, add_scaled, linear, to_expr
-from tilewright.ir.expr import Expr, Op, const, free_vars, substitute, variables_in, walk
+from tilewright.ir.expr import Expr, const
 from tilewright.ir.prove import at_most, larger, nonnegative, prove_equal, smaller
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplify
+from tilewright.ir.traverse import free_vars, substitute, variables_in, walk
 from tilewright.kernel.nodes import Block, Buffer, For, If, Let, Seq, Stmt, Store, While
 from tilewright.kernel.spans import Extents, Span, span
 

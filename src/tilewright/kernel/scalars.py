@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import wrap_integer
+from tilewright.ir.scalar_ops import wrap_integer
 
 Unary = Callable[[float], float]
 

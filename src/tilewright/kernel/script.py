@@ -33,8 +33,10 @@ from typing import Any
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import INTRINSICS, TRUE, Expr, free_vars, make, var, walk
+from tilewright.ir.expr import TRUE, Expr, make, var
 from tilewright.ir.printer import format_expr
+from tilewright.ir.scalar_ops import INTRINSICS
+from tilewright.ir.traverse import free_vars, walk
 from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, LoopKind, Prefetch, Seq, Stmt, Store, While, own_exprs
 
 LOOP_WORDS: dict[LoopKind, str] = {"serial": "range", "parallel": "parallel", "vectorized": "vectorized", "unrolled": "unrolled"}

@@ -26,9 +26,11 @@ from typing import Any, overload
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import TRUE, Expr, Op, VarInfo, free_vars, make, size, var
+from tilewright.ir.expr import TRUE, Expr, VarInfo, make, size, var
 from tilewright.ir.parser import index_nodes, name_of, number, parse_dtype, parse_error, parse_expr, parse_type
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.source_location import show_source
+from tilewright.ir.traverse import free_vars
 from tilewright.kernel.nodes import (
     Block,
     BlockIter,

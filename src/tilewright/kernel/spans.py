@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from tilewright.ir.affine import ZERO, Linear, Monomial, add_scaled, linear, shift, times, to_expr
 from tilewright.ir.division import divide
-from tilewright.ir.expr import Expr, Op, const, depends_on, floordiv, variables_in
+from tilewright.ir.expr import Expr, const, floordiv
 from tilewright.ir.prove import larger, nonnegative, smaller
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplifier, simplify
+from tilewright.ir.traverse import depends_on, variables_in
 
 Extents = dict[Expr, Expr]  # loop variable -> extent, outermost first
 

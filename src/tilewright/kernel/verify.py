@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from tilewright.ir import dtypes
 from tilewright.ir.affine import affine_in, linear, to_expr
 from tilewright.ir.bounds import Interval, bounds
-from tilewright.ir.expr import TRUE, Expr, Op, const, free_vars, substitute, walk
+from tilewright.ir.expr import TRUE, Expr, const
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import free_vars, substitute, walk
 from tilewright.kernel.nodes import (
     Block,
     Buffer,

@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Expr, Op, const, free_vars, minimum, mul, walk
+from tilewright.ir.expr import Expr, const, minimum, mul
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplify
+from tilewright.ir.traverse import free_vars, walk
 from tilewright.ir.types import product
 from tilewright.kernel.nodes import Block, Buffer, For, Kernel, Stmt, children
 from tilewright.kernel.operations import operations_of, repeated, sums_over

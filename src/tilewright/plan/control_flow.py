@@ -9,8 +9,9 @@ from tilewright.graph.node import Function, Node, walk_nodes
 from tilewright.graph.ops import If, Loop
 from tilewright.graph.ops.control import differing_dims
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, free_vars, size
+from tilewright.ir.expr import Expr, size
 from tilewright.ir.simplify import simplify
+from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType
 from tilewright.plan.steps import Branch, SetSize
 from tilewright.plan.steps import Loop as LoopStep

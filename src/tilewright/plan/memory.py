@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Expr, const, evaluate_int, free_vars, maximum
+from tilewright.ir.expr import Expr, const, maximum
 from tilewright.ir.simplify import simplify
+from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.plan.steps import aligned
 from tilewright.runtime.constants import ALIGNMENT
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tilewright.ir.expr import Expr, const, free_vars
+from tilewright.ir.expr import Expr, const
 from tilewright.ir.simplify import simplify
+from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType
 from tilewright.plan.steps import Copy, Grow, Place, Region, RegionKind, Step
 

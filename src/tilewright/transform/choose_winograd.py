@@ -17,7 +17,8 @@ from tilewright.graph.node import Function, GraphBuilder, Node, Value, rewrite_f
 from tilewright.graph.ops import BlockedConvolution, Constant, ConstantData, WinogradConvolution, WinogradWeights
 from tilewright.graph.ops.winograd_transforms import LONGEST, transforms
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, evaluate_int, free_vars
+from tilewright.ir.expr import Expr
+from tilewright.ir.traverse import evaluate_int, free_vars
 
 MOST_AMPLIFICATION = 4096.0  # of rounding errors in the worst case, over those of a direct sum
 TYPICAL = 64

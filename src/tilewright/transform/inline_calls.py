@@ -18,7 +18,8 @@ from tilewright.graph.node import (
     walk_nodes,
 )
 from tilewright.graph.ops import Call, RefineShape
-from tilewright.ir.expr import Expr, free_vars, size, substitute
+from tilewright.ir.expr import Expr, size
+from tilewright.ir.traverse import free_vars, substitute
 from tilewright.ir.types import TensorType
 from tilewright.support.errors import GraphError
 

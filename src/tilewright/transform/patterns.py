@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.graph.node import Node, Operator, define, has_definition
-from tilewright.ir.expr import Expr, Op, walk
+from tilewright.ir.expr import Expr
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import walk
 from tilewright.ir.types import TensorType
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.nodes import Block, Store, blocks, loads

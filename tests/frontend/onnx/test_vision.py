@@ -9,7 +9,8 @@ import pytest
 
 from tests.frontend.onnx.models import assert_like_onnxruntime, imported, operators, parse, run, run_onnxruntime, single
 from tilewright.frontend.onnx.operators.vision import scaled_dim
-from tilewright.ir.expr import evaluate_int, size
+from tilewright.ir.expr import size
+from tilewright.ir.traverse import evaluate_int
 
 F32 = np.float32
 EMPTY = np.zeros(0, F32)

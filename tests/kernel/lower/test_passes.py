@@ -7,7 +7,8 @@ import pytest
 
 from tests.kernel.schedule.kernels import elementwise, matmul, softmax, stencil
 from tilewright.ir.dtypes import float32
-from tilewright.ir.expr import Expr, Op, binary, const, load, select, size, var
+from tilewright.ir.expr import Expr, binary, const, load, select, size, var
+from tilewright.ir.scalar_ops import Op
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.lower import lower

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tilewright.ir.dtypes import float32
-from tilewright.ir.expr import Expr, Op, all_of, const, load, maximum, select, var, walk
+from tilewright.ir.expr import Expr, all_of, const, load, maximum, select, var
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import walk
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.lower.skip_identity import skip_identity
 from tilewright.kernel.nodes import Buffer, For, If, Kernel, LoopKind, Store, own_exprs, seq, walk_stmts

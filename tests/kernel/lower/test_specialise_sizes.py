@@ -8,7 +8,8 @@ import pytest
 from tests.compiled_graphs import check, f32, function, module
 from tilewright.graph.ops import Contract, Unary, constant
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Op, size
+from tilewright.ir.expr import size
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.types import TensorType, bind_shape
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.lower.pipeline import lower

@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.kernel.schedule.kernels import KINDS, check_same, elementwise, matmul, softmax, stencil
-from tilewright.ir.expr import const, evaluate_int, size, substitute
+from tilewright.ir.expr import const, size
+from tilewright.ir.traverse import evaluate_int, substitute
 from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.schedule import Schedule, Trace, replay
 from tilewright.support.errors import ScheduleError

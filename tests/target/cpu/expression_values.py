@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, Op, walk
+from tilewright.ir.expr import Expr
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import walk
 
 Array = np.ndarray[Any, Any]
 

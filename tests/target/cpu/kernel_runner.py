@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.expr import Expr, evaluate_int
+from tilewright.ir.expr import Expr
+from tilewright.ir.traverse import evaluate_int
 from tilewright.kernel.nodes import Kernel
 from tilewright.machine.description import Machine
 from tilewright.machine.detect import detect_host

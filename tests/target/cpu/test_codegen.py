@@ -9,7 +9,8 @@ import pytest
 
 from tests.target.cpu.kernel_runner import build, host, llvm_target, run
 from tilewright.ir.dtypes import DType, bfloat16, bool_, float32, float64, int8, int32, int64, uint8
-from tilewright.ir.expr import TRUE, Expr, Op, binary, cast, const, equal, load, maximum, minimum, select, size, var
+from tilewright.ir.expr import TRUE, Expr, binary, cast, const, equal, load, maximum, minimum, select, size, var
+from tilewright.ir.scalar_ops import Op
 from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, Stmt, Store, While, seq
 from tilewright.machine.targets import named_machine
 from tilewright.support.errors import InternalError

@@ -11,7 +11,8 @@ import pytest
 from tests.target.cpu.kernel_runner import run
 from tilewright.ir import dtypes, expr
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, call, cast, const, load, var
+from tilewright.ir.expr import Expr, call, cast, const, load, var
+from tilewright.ir.scalar_ops import Op
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.nodes import Buffer, For, Kernel, Store
 

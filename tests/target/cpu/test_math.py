@@ -14,7 +14,9 @@ from tests.target.cpu.expression_values import evaluate
 from tests.target.cpu.math_references import ARGUMENTS, EXACT, IN_FLOAT64, Array, arguments, error_in_float64, errors_in_float32
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import INTRINSICS, Expr, Op, call, const, load, var, walk
+from tilewright.ir.expr import Expr, call, const, load, var
+from tilewright.ir.scalar_ops import INTRINSICS, Op
+from tilewright.ir.traverse import walk
 from tilewright.kernel.nodes import Buffer, For, Store, own_exprs, walk_stmts
 from tilewright.target.cpu.math import EXPANSIONS, expand_math, expand_math_in
 from tilewright.target.cpu.math.accuracy import MAX_ULP, PERIODIC_LIMITS

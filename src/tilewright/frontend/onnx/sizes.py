@@ -8,7 +8,8 @@ from math import gcd
 
 from tilewright.graph.shapes import canonical
 from tilewright.ir import expr as ex
-from tilewright.ir.expr import Expr, Op, const
+from tilewright.ir.expr import Expr, const
+from tilewright.ir.scalar_ops import Op
 
 UNLIMITED = 10**9  # no axis is as long; exporters write INT_MAX of 32 or 64 bits, or 10**9, for "to the end"
 

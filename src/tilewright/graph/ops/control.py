@@ -15,7 +15,8 @@ from tilewright.graph.node import Array, Function, GraphBuilder, Operator, Param
 from tilewright.graph.ops.movement import Reshape, Slice
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, const, evaluate_int, size
+from tilewright.ir.expr import Expr, const, size
+from tilewright.ir.traverse import evaluate_int
 from tilewright.ir.types import TensorType
 from tilewright.support.errors import TypeRuleError
 
@@ -192,7 +193,7 @@ class Loop(Operator):
 
 
 def _vars(e: Expr) -> tuple[Expr, ...]:
-    from tilewright.ir.expr import free_vars
+    from tilewright.ir.traverse import free_vars
 
     return free_vars(e)
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, binary, bitcast, cast, const, equal, less, select
+from tilewright.ir.expr import Expr, binary, bitcast, cast, const, equal, less, select
+from tilewright.ir.scalar_ops import Op
 from tilewright.kernel.builder import StmtBuilder, Tensor
 
 DIGIT_BITS = 8

@@ -16,7 +16,8 @@ from tilewright.graph.node import Array
 from tilewright.graph.ops.scalars import arithmetic_dtype
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, binary, call, cast, const
+from tilewright.ir.expr import Expr, binary, call, cast, const
+from tilewright.ir.scalar_ops import Op
 
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA

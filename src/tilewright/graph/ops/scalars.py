@@ -39,7 +39,7 @@ from tilewright.ir.expr import (
     trunc_div,
     trunc_mod,
 )
-from tilewright.ir.expr import Op as ScalarOp
+from tilewright.ir.scalar_ops import Op as ScalarOp
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FLOAT = frozenset({"float"})

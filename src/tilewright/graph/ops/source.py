@@ -16,7 +16,8 @@ from tilewright.graph.ops.random import expression_bits, normal_array, normal_ex
 from tilewright.graph.shapes import flatten_index
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, cast, const
+from tilewright.ir.expr import Expr, cast, const
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.types import Shape, TensorType, bind_shape
 from tilewright.kernel.builder import KernelBuilder, Tensor
 from tilewright.support.errors import TypeRuleError

@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Expr, Op, const, free_vars, make, sub, transform
+from tilewright.ir.expr import Expr, const, make, sub
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplify
+from tilewright.ir.traverse import free_vars, transform
 from tilewright.ir.types import product, static_shape
 from tilewright.kernel.nodes import Buffer, For, If, Kernel, Let, Scope, Seq, Stmt, Store, children, map_stmt, own_exprs, with_fields
 from tilewright.kernel.nodes import loads as loads_in

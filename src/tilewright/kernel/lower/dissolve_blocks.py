@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir.expr import TRUE, Expr, Op, all_of, const, equal, free_vars, substitute, walk
+from tilewright.ir.expr import TRUE, Expr, all_of, const, equal
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import free_vars, substitute, walk
 from tilewright.kernel.nodes import (
     Block,
     Buffer,

@@ -21,25 +21,10 @@ from math import ceil
 
 from tilewright.ir import dtypes
 from tilewright.ir.affine import affine_in
-from tilewright.ir.expr import (
-    TRUE,
-    Expr,
-    Op,
-    add,
-    all_of,
-    ceildiv,
-    const,
-    floordiv,
-    less,
-    less_equal,
-    logical_and,
-    maximum,
-    minimum,
-    mul,
-    sub,
-    walk,
-)
+from tilewright.ir.expr import TRUE, Expr, add, all_of, ceildiv, const, floordiv, less, less_equal, logical_and, maximum, minimum, mul, sub
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplifier
+from tilewright.ir.traverse import walk
 from tilewright.kernel.nodes import (
     For,
     If,

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import FALSE, TRUE, Expr, Op, all_of, const, depends_on, less, less_equal, make, rebuild, variables_in
+from tilewright.ir.expr import FALSE, TRUE, Expr, all_of, const, less, less_equal, make, rebuild
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplifier
+from tilewright.ir.traverse import depends_on, variables_in
 from tilewright.kernel.nodes import (
     NOTHING,
     For,

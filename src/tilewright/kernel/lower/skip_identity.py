@@ -9,7 +9,9 @@ product that adds nothing, whatever the other factor is: infinite weights do not
 
 from __future__ import annotations
 
-from tilewright.ir.expr import Expr, Op, all_of, depends_on, load, rebuild, select, substitute, walk
+from tilewright.ir.expr import Expr, all_of, load, rebuild, select
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import depends_on, substitute, walk
 from tilewright.kernel.builder import COMBINERS
 from tilewright.kernel.nodes import For, If, Kernel, Stmt, Store, map_stmt, with_fields
 from tilewright.kernel.regions import conjuncts

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import math
 
-from tilewright.ir.expr import Expr, Op, all_of, const, equal, evaluate_int, free_vars, load, transform, var, walk
+from tilewright.ir.expr import Expr, all_of, const, equal, load, var
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import evaluate_int, free_vars, transform, walk
 from tilewright.kernel.lower.simplify_statements import simplify_statements
 from tilewright.kernel.nodes import Buffer, For, If, Kernel, Let, Stmt, Store, map_stmt, walk_stmts, with_fields
 

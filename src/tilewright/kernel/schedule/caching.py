@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.ir.expr import Expr, Op, free_vars, load, substitute, transform, var
+from tilewright.ir.expr import Expr, load, var
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import free_vars, substitute, transform
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, Kernel, Scope, Seq, Stmt, Store, map_stmt, seq, with_fields
 from tilewright.kernel.regions import stores_to
 from tilewright.kernel.schedule.change import Change

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import DOTS, Expr, Op, ceildiv, const, depends_on, less, load, select, substitute, transform
+from tilewright.ir.expr import Expr, ceildiv, const, less, load, select
 from tilewright.ir.expr import dot as dot_call
 from tilewright.ir.prove import prove_equal
+from tilewright.ir.scalar_ops import DOTS, Op
 from tilewright.ir.simplify import simplifier
+from tilewright.ir.traverse import depends_on, substitute, transform
 from tilewright.kernel.nodes import Block, BlockIter, For, Stmt, Store
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.nest import Nest, edit, fresh_iters, refuse, replaced

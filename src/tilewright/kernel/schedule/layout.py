@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.expr import Expr, Op, ceildiv, const, load, transform
+from tilewright.ir.expr import Expr, ceildiv, const, load
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import transform
 from tilewright.ir.types import Shape
 from tilewright.kernel.nodes import Block, Buffer, Kernel, Prefetch, Stmt, Store, map_stmt, walk_stmts, with_fields
 from tilewright.kernel.schedule.change import Change

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.ir.affine import Linear, linear, to_expr
-from tilewright.ir.expr import Expr, Op, const, depends_on, free_vars, substitute, walk
+from tilewright.ir.expr import Expr, const
 from tilewright.ir.prove import at_most, prove_equal
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplifier, simplify
+from tilewright.ir.traverse import depends_on, free_vars, substitute, walk
 from tilewright.ir.types import product
 from tilewright.kernel.nodes import Buffer, For
 from tilewright.kernel.regions import Region, covers, domain_predicate_only, read_region, stores_to, union, written_region

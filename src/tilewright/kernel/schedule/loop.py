@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
-from tilewright.ir.expr import TRUE, Expr, ceildiv, const, free_vars, less, var
+from tilewright.ir.expr import TRUE, Expr, ceildiv, const, less, var
 from tilewright.ir.prove import at_most, prove_equal
+from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import product
 from tilewright.kernel.nodes import For, LoopKind, Stmt
 from tilewright.kernel.schedule.change import Change

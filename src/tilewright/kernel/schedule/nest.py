@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from tilewright.ir.expr import TRUE, Expr, logical_and, substitute, var
+from tilewright.ir.expr import TRUE, Expr, logical_and, var
+from tilewright.ir.traverse import substitute
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, IterKind, Kernel, LoopKind, Prefetch, Seq, Stmt, children, seq
 from tilewright.kernel.regions import accesses, conjuncts
 from tilewright.kernel.spans import Extents

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tilewright.ir.affine import linear, shift, to_expr
-from tilewright.ir.expr import TRUE, Expr, Op, ceildiv, const, free_vars, less, load, minimum, select, substitute, transform, walk
+from tilewright.ir.expr import TRUE, Expr, ceildiv, const, less, load, minimum, select
 from tilewright.ir.prove import at_most, prove_equal
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import free_vars, substitute, transform, walk
 from tilewright.kernel.builder import COMBINERS
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, Kernel, Stmt, Store, map_stmt
 from tilewright.kernel.regions import accesses, conjuncts, limits_iter, stores_to

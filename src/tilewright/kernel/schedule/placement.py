@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright.ir.affine import add_scaled, linear, to_expr
-from tilewright.ir.expr import TRUE, Expr, Op, const, less, less_equal, substitute, transform, var
+from tilewright.ir.expr import TRUE, Expr, const, less, less_equal, var
 from tilewright.ir.prove import at_most, larger, nonnegative, prove_equal, smaller
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import substitute, transform
 from tilewright.kernel.nodes import Block, Buffer, For, Stmt, Store, map_stmt, with_fields
 from tilewright.kernel.regions import Region, accesses, plain_store, read_region, stores_to, union, written_region
 from tilewright.kernel.schedule.change import Change

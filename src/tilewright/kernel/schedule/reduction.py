@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir.expr import TRUE, Expr, Op, free_vars, load, select, substitute, var
+from tilewright.ir.expr import TRUE, Expr, load, select, var
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import free_vars, substitute
 from tilewright.kernel.builder import COMBINERS
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, Stmt, Store, seq, substitute_stmt, with_fields
 from tilewright.kernel.regions import conjuncts

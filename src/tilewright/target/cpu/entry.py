@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, Op, all_of, cast, const, free_vars, less_equal, maximum
+from tilewright.ir.expr import Expr, all_of, cast, const, less_equal, maximum
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import free_vars
 from tilewright.machine.description import Machine
 from tilewright.plan.steps import (
     Allocate,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from tilewright.ir.expr import Expr, substitute
+from tilewright.ir.expr import Expr
 from tilewright.ir.simplify import simplify
+from tilewright.ir.traverse import substitute
 from tilewright.kernel.work import Work
 from tilewright.machine.description import Machine, estimated_peaks, peaks_together
 from tilewright.plan.steps import Launch

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.expr import Expr, evaluate_int
+from tilewright.ir.expr import Expr
+from tilewright.ir.traverse import evaluate_int
 from tilewright.ir.types import bind_shape
 from tilewright.plan.steps import Allocate, Bind, Branch, Check, Copy, Grow, Launch, Loop, Place, Plan, Region, SetSize, Step
 from tilewright.runtime.artifact import Artifact

@@ -13,7 +13,9 @@ from tilewright.graph.ops import Contract
 from tilewright.graph.ops.contraction import contract_arrays, parse_spec
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, size, walk
+from tilewright.ir.expr import Expr, size
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import walk
 from tilewright.ir.types import bind_shape, tensor
 from tilewright.kernel.lower.pipeline import lower
 from tilewright.kernel.nodes import Kernel, own_exprs, walk_stmts

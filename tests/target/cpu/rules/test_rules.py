@@ -27,7 +27,8 @@ from tilewright.graph.ops import (
     constant,
 )
 from tilewright.ir import dtypes
-from tilewright.ir.expr import const, free_vars, size
+from tilewright.ir.expr import const, size
+from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType, as_shape, bind_shape
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.nodes import For, Kernel, Prefetch, blocks, walk_stmts

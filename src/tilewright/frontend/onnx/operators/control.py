@@ -14,7 +14,9 @@ from tilewright.graph.ops import BindSize, BroadcastTo, Cast, If, Loop, RefineSh
 from tilewright.graph.ops.control import merge_types
 from tilewright.graph.shapes import dims_equal
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, Op, const, free_vars
+from tilewright.ir.expr import Expr, const
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import Shape, TensorType
 from tilewright.support.errors import ModelError, UnsupportedOperatorError
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, evaluate
+from tilewright.ir.expr import Expr
+from tilewright.ir.scalar_ops import Op, evaluate
 from tilewright.target.cpu.codegen.conversions import mangled
 from tilewright.target.cpu.codegen.llvm_types import number, splat_constant, value_type, vector
 from tilewright.target.cpu.codegen.scalar_calls import float_remainder, lane_by_lane

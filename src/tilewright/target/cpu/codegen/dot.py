@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import DOTS, Expr, Op, cast
+from tilewright.ir.expr import Expr, cast
+from tilewright.ir.scalar_ops import DOTS, Op
 from tilewright.target.cpu.codegen import memory
 from tilewright.target.cpu.codegen.llvm_types import shuffle_mask, splat_constant, vector
 from tilewright.target.cpu.codegen.text import Operand

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, Op, const
+from tilewright.ir.expr import Expr, const
+from tilewright.ir.scalar_ops import Op
 from tilewright.kernel.nodes import Buffer
 from tilewright.machine.description import Machine
 from tilewright.support.errors import InternalError

@@ -8,8 +8,10 @@ from functools import reduce
 from tilewright.ir import dtypes
 from tilewright.ir.affine import ZERO, Linear, Monomial, add_scaled, linear, scale, sorted_terms, to_expr
 from tilewright.ir.bounds import Interval
-from tilewright.ir.expr import Expr, Op, const, free_vars, mul
+from tilewright.ir.expr import Expr, const, mul
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplifier
+from tilewright.ir.traverse import free_vars
 from tilewright.kernel.nodes import Buffer, For, Stmt, Store, children, walk_stmts
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.ir.expr import Expr, Op, ceildiv, const, mul, walk
+from tilewright.ir.expr import Expr, ceildiv, const, mul
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import walk
 from tilewright.ir.types import product, static_shape
 from tilewright.kernel.nodes import Buffer, For, Kernel, Let, Prefetch, Stmt, Store, children, own_exprs, walk_stmts
 from tilewright.machine.description import Machine

@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, Op
+from tilewright.ir.expr import Expr
+from tilewright.ir.scalar_ops import Op
 from tilewright.kernel.nodes import Buffer, Prefetch
 from tilewright.target.cpu.codegen import arithmetic
 from tilewright.target.cpu.codegen.conversions import from_memory, mangled, to_memory

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, depends_on, wrap_integer
+from tilewright.ir.expr import Expr
+from tilewright.ir.scalar_ops import Op, wrap_integer
+from tilewright.ir.traverse import depends_on
 from tilewright.kernel.nodes import For, If, Let, Prefetch, Seq, Stmt, Store, While, walk_stmts
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen import arithmetic, memory, transposition

@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Expr, Op, logical_not, variables_in
+from tilewright.ir.expr import Expr, logical_not
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import variables_in
 from tilewright.kernel.nodes import For, If, Stmt, Store
 from tilewright.kernel.regions import conjuncts
 from tilewright.target.cpu.codegen import memory

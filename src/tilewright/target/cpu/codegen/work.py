@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.ir.expr import Expr, add, ceildiv, const, floordiv, maximum, mul, substitute, walk
+from tilewright.ir.expr import Expr, add, ceildiv, const, floordiv, maximum, mul
+from tilewright.ir.traverse import substitute, walk
 from tilewright.kernel.nodes import For, If, Let, Seq, Stmt, Store, While
 from tilewright.target.cpu.codegen.facts import Facts
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, Op, call, cast, const, div, transform
+from tilewright.ir.expr import Expr, call, cast, const, div
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import transform
 from tilewright.kernel.nodes import Stmt, map_stmt
 from tilewright.kernel.scalars import INTRINSIC_VALUES
 from tilewright.target.cpu.math import exponential, inverse_trigonometric, logarithm, power, trigonometric

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, Op, add, binary, bitcast, call, const, less, neg, select
+from tilewright.ir.expr import Expr, add, binary, bitcast, call, const, less, neg, select
+from tilewright.ir.scalar_ops import Op
 from tilewright.target.cpu.math.coefficients import FLOAT32, FLOAT64
 
 

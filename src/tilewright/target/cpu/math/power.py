@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import (
+from tilewright.ir.expr import (  # fmt: skip
     Expr,
     all_of,
     bitcast,
@@ -21,7 +21,7 @@ from tilewright.ir.expr import (
     neg,
     not_equal,
     select,
-)  # fmt: skip
+)
 from tilewright.target.cpu.math.exponential import half_powers
 from tilewright.target.cpu.math.formats import (
     DOUBLE,

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Expr, Op
+from tilewright.ir.expr import Expr
+from tilewright.ir.scalar_ops import Op
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewright.ir.expr import Op, walk
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import walk
 from tilewright.kernel.nodes import Block, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.support.errors import ScheduleError

@@ -12,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.affine import affine_in
-from tilewright.ir.expr import Expr, Op, const, depends_on, substitute, walk
+from tilewright.ir.expr import Expr, const
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import depends_on, substitute, walk
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.affine import affine_in
-from tilewright.ir.expr import Expr, free_vars
+from tilewright.ir.expr import Expr
+from tilewright.ir.traverse import free_vars
 from tilewright.kernel.nodes import BlockIter
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.target.cpu.rules.structure import block_of, reductions, spatial

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from math import log2
 
-from tilewright.ir.expr import Expr, Op, free_vars, walk
+from tilewright.ir.expr import Expr
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import free_vars, walk
 from tilewright.kernel.nodes import Block, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space

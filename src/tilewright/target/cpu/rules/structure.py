@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.affine import affine_in
-from tilewright.ir.expr import Expr, Op, free_vars, variables_in, walk
+from tilewright.ir.expr import Expr
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import free_vars, variables_in, walk
 from tilewright.kernel.nodes import Block, BlockIter, Store, loads
 from tilewright.kernel.schedule.schedule import Schedule
 

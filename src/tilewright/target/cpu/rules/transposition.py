@@ -18,8 +18,10 @@ from itertools import pairwise
 
 from tilewright.ir import dtypes
 from tilewright.ir.affine import affine_in
-from tilewright.ir.expr import Expr, Op, substitute, variables_in, walk
+from tilewright.ir.expr import Expr
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplifier
+from tilewright.ir.traverse import substitute, variables_in, walk
 from tilewright.kernel.nodes import Buffer, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space

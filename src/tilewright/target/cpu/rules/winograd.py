@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.ir.expr import Expr, Op, const, free_vars, substitute, walk
+from tilewright.ir.expr import Expr, const
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplify
+from tilewright.ir.traverse import free_vars, substitute, walk
 from tilewright.kernel.nodes import Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
