@@ -12,6 +12,7 @@ from tilewright.cli.answer import Answer, command
 from tilewright.cli.options import (
     Debug,
     DimSizes,
+    InputFiles,
     Json,
     ModelOrArtifact,
     Seed,
@@ -33,10 +34,7 @@ if TYPE_CHECKING:
 @command
 def profile(
     model: ModelOrArtifact,
-    given: Annotated[
-        list[str] | None,
-        typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="An input; or a file.npz with several by name. Others are random."),
-    ] = None,
+    given: InputFiles = None,
     dim: DimSizes = None,
     seed: Seed = 0,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads. Default: what the process may use.")] = None,

@@ -13,6 +13,7 @@ from tilewright.cli.answer import Answer, command
 from tilewright.cli.options import (
     Debug,
     DimSizes,
+    InputFiles,
     Json,
     ModelOrArtifact,
     Seed,
@@ -38,10 +39,7 @@ SHOWN = 6  # elements of each output
 @command
 def run(
     model: ModelOrArtifact,
-    given: Annotated[
-        list[str] | None,
-        typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="An input; or a file.npz with several by name. Others are random."),
-    ] = None,
+    given: InputFiles = None,
     dim: DimSizes = None,
     seed: Seed = 0,
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="OUT.npz", help="Write the outputs to a file.")] = None,

@@ -59,6 +59,10 @@ INTRINSICS: dict[str, int] = {
     "dot2": 5, "dot4": 9,
 }  # fmt: skip
 BOOL_INTRINSICS = frozenset({"isnan", "isinf"})
+# those that cost as much as tens of multiplications: nothing computes them twice to save a store
+POLYNOMIALS = frozenset(
+    {"exp", "exp_nonpositive", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "sigmoid", "log1p", "expm1", "asin", "acos", "atan"}
+)
 DOTS: dict[str, int] = {"dot2": 2, "dot4": 4}  # name -> products n: dotn(sum, a_1 .. a_n, b_1 .. b_n) is sum + a_1 * b_1 + ... in int32
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from tilewright.graph.node import Node, Operator, define, has_definition
 from tilewright.ir.expr import Expr
-from tilewright.ir.scalar_ops import Op
+from tilewright.ir.scalar_ops import POLYNOMIALS, Op
 from tilewright.ir.traverse import walk
 from tilewright.ir.types import TensorType
 from tilewright.kernel.builder import KernelBuilder
@@ -36,11 +36,6 @@ class Pattern:
     uses: tuple[OperandUse, ...]
 
 
-EXPENSIVE = frozenset(
-    {"exp", "exp_nonpositive", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "sigmoid", "log1p", "expm1", "asin", "acos", "atan"}
-)
-
-
 def pattern_of(node: Node) -> Pattern:
     return _pattern(node.op, tuple(value.type for value in node.inputs))
 
@@ -62,7 +57,7 @@ def _pattern(op: Operator, types: tuple[TensorType, ...]) -> Pattern:
         assert isinstance(body, Store)
         movement = body.value.op is Op.LOAD or body.value.op is Op.CONST
         nodes = list(walk(body.value))
-        cheap = len(nodes) <= 24 and not any(e.op is Op.CALL and e.attr in EXPENSIVE for e in nodes)
+        cheap = len(nodes) <= 24 and not any(e.op is Op.CALL and e.attr in POLYNOMIALS for e in nodes)
     return Pattern(injective, movement, opaque, cheap, len(found), uses)
 
 

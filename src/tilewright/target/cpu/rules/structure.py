@@ -6,14 +6,10 @@ from dataclasses import dataclass
 
 from tilewright.ir.affine import affine_in
 from tilewright.ir.expr import Expr
-from tilewright.ir.scalar_ops import Op
+from tilewright.ir.scalar_ops import POLYNOMIALS, Op
 from tilewright.ir.traverse import free_vars, variables_in, walk
 from tilewright.kernel.nodes import Block, BlockIter, Store, loads
 from tilewright.kernel.schedule.schedule import Schedule
-
-EXPENSIVE = frozenset(
-    {"exp", "exp_nonpositive", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "sigmoid", "log1p", "expm1", "asin", "acos", "atan"}
-)
 
 
 def block_of(s: Schedule, name: str) -> Block:
@@ -53,7 +49,7 @@ def extent_value(e: Expr, typical: int = 64) -> int:
 
 def is_expensive(block: Block) -> bool:
     body = block.body
-    return isinstance(body, Store) and any(e.op is Op.CALL and e.attr in EXPENSIVE for e in walk(body.value))
+    return isinstance(body, Store) and any(e.op is Op.CALL and e.attr in POLYNOMIALS for e in walk(body.value))
 
 
 def is_movement(block: Block) -> bool:
