@@ -22,7 +22,8 @@ from tilewright.ir.expr import Expr
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.kernel.nodes import Buffer, Kernel
-from tilewright.kernel.python_source import Site, to_python, zero_of
+from tilewright.kernel.python_source import to_python
+from tilewright.kernel.python_values import Site, zero_of
 from tilewright.support.errors import VerifyError
 
 Array = np.ndarray[Any, np.dtype[Any]]

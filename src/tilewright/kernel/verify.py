@@ -33,7 +33,7 @@ from tilewright.kernel.nodes import (
     own_exprs,
 )
 from tilewright.kernel.private_scratch import private_scratch
-from tilewright.kernel.python_source import unguarded
+from tilewright.kernel.python_values import unguarded
 from tilewright.kernel.script import excerpt
 from tilewright.support.errors import VerifyError
 
