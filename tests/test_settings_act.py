@@ -53,3 +53,37 @@ def test_a_memory_limit_is_held() -> None:
 
 def test_threads_are_taken() -> None:
     assert compiled(threads=1).threads == 1
+
+
+IMAGES = build("resnet18", image=32, blocks=(1, 1), width=32)
+PICTURE = example_inputs(IMAGES, {}, 0)
+
+
+@cache
+def image_model(**settings: object) -> tw.Executable:
+    return tw.compile(IMAGES, cache=False, progress="none", target="cpu:x86-64-v3,cores=2", **settings)
+
+
+def image_kernels(**settings: object) -> set[str]:
+    return {entry["symbol"] for entry in image_model(**settings).manifest["kernels"]}
+
+
+@pytest.mark.parametrize("part", ["fusion", "layouts", "winograd", "packing", "prefetch"])
+def test_each_part_can_be_left_out(part: str) -> None:
+    without = {part: False}
+    assert image_kernels(**without) != image_kernels()
+    for name, array in image_model().run(PICTURE).items():
+        np.testing.assert_allclose(image_model(**without).run(PICTURE)[name], array, rtol=1e-3, atol=1e-4)
+
+
+def test_without_fusion_operators_have_kernels_of_their_own() -> None:
+    assert len(image_kernels(fusion=False)) > len(image_kernels())
+
+
+def test_without_layouts_there_are_no_blocks_to_transform() -> None:
+    assert any("winograd" in symbol for symbol in image_kernels())
+    assert not any("winograd" in symbol or "blocked" in symbol for symbol in image_kernels(layouts=False))
+
+
+def test_without_packing_constants_are_stored_once_and_as_they_are() -> None:
+    assert image_model(packing=False).manifest["memory"]["weights"] <= image_model().manifest["memory"]["weights"]

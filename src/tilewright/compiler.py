@@ -95,7 +95,13 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
         GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
         GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),
         GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
-        GraphPass("block_channels", lambda f: block_channels(f, machine.lanes(32), layouts), 3, "channels and their users are in the open"),
+        GraphPass(
+            "block_channels",
+            lambda f: block_channels(f, machine.lanes(32), layouts),
+            3,
+            "channels and their users are in the open",
+            setting="layouts",
+        ),
         GraphPass("fold_blocked", fold_constants, 3, "biases and weights filled up to whole blocks"),
         GraphPass(
             "choose_winograd",
@@ -107,7 +113,7 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
         ),
         GraphPass("sink_folded", sink_constants, 0, "weights that only folding made constants reach the loops that use them"),
         GraphPass("merge_rows", merge_rows, 2, "nothing moves or looks at axes from here on, and products find what follows them"),
-        GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards"),
+        GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards", setting="fusion"),
         GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),
         GraphPass("turn_in_loops", lambda f: turn_in_loops(f, machine.l2.size), 3, "each group reads its weights, and it is known which"),
     )

@@ -182,6 +182,29 @@ class Settings:
         "Compute convolutions by Winograd's algorithm where that is faster: rounding errors up to a few times those of direct sums, and an "
         "infinity makes NaN of its whole tile. Off also under `precision=strict`.",
     )
+    fusion: bool = _setting(
+        True,
+        Kind("bool", _check_bool),
+        "Compute a product, convolution or reduction and the elementwise operators around it in one kernel. Off: a kernel for each "
+        "operator.",
+    )
+    layouts: bool = _setting(
+        True,
+        Kind("bool", _check_bool),
+        "Store images with their channels in blocks as long as a vector where that is cheaper over the whole graph. Off: as the model "
+        "stores them; Winograd's algorithm, which works on such blocks, is off with it.",
+    )
+    packing: bool = _setting(
+        True,
+        Kind("bool", _check_bool),
+        "Store constants at compile time in the order in which kernels read them. Off: as the model stores them; kernels read them where "
+        "they lie, or copy parts of them while they run.",
+    )
+    prefetch: bool = _setting(
+        True,
+        Kind("bool", _check_bool),
+        "Let kernels ask ahead for memory that they read next. Off: only the processor itself does.",
+    )
     opt_level: int = _setting(
         3,
         _integer(0, 3),

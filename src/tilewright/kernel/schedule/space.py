@@ -34,9 +34,11 @@ class Decision:
 @dataclass(slots=True)
 class Space:
     """Decisions of one kernel's schedule, recorded as a rule makes them. `given`: values to take instead of the defaults, by name;
-    `refused`: what was raised for those that are no options. A name that is asked for again is recorded as `name (2)`, and so on."""
+    `refused`: what was raised for those that are no options. A name that is asked for again is recorded as `name (2)`, and so on.
+    `declined`: what schedules shall not do; a decision whose name has one of these words in it can only be False."""
 
     given: Mapping[str, Any] = field(default_factory=dict)
+    declined: frozenset[str] = frozenset()
     decisions: list[Decision] = field(default_factory=list)
     refused: list[ScheduleError] = field(default_factory=list)
 
@@ -45,6 +47,8 @@ class Space:
 
         Raises ScheduleError where the given value is no option: it was found for another kernel or machine.
         """
+        if any(word in name for word in self.declined):
+            options = [option for option in options if option is False] or options
         name = self._next(name)
         costs = tuple(float(cost(option)) for option in options)
         default = min(range(len(costs)), key=costs.__getitem__)

@@ -157,14 +157,15 @@ def make_schedule(
     """The schedule that is given for a kernel, else that of the rules, and the decisions that led to it. Raises ScheduleError for one that
     does not fit."""
     reassociate = settings.precision != "strict"
+    packable = constants if settings.packing else frozenset[int]()
 
     def rules(space: Space) -> Schedule:
-        return schedule_kernel(kernel, constants, machine, reassociate, space)
+        return schedule_kernel(kernel, packable, machine, reassociate, space)
 
     given = None if schedules is None else schedules.kernels.get(kernel_hash(kernel, constants))
     if given is not None:
         return apply_given(given, kernel, rules)
-    space = Space()
+    space = Space(declined=frozenset() if settings.prefetch else frozenset({"prefetch"}))
     return (rules(space) if settings.opt_level >= 3 else Schedule.of(kernel)), space
 
 

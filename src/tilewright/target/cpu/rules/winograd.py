@@ -50,10 +50,11 @@ class Blocks:
 
 
 def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, space: Space) -> Schedule | None:
-    """The kernel of a Winograd convolution; None when it is none, or its weights are no constant."""
+    """The kernel of a Winograd convolution; None when it is none. Weights that may be packed are, and only those are asked for ahead."""
     found = find_blocks(s)
-    if found is None or found.weights.attr.name not in constants:
+    if found is None:
         return None
+    packed = found.weights.attr.name in constants
     block = block_of(s, found.product)
     *points, parts, _, lane = (extent_value(it.extent, 64) for it in spatial(block))
     depth = prod(extent_value(it.extent) for it in block.iters if it.kind == "reduction")
@@ -74,11 +75,11 @@ def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, 
     )
     ahead = space.choose(
         f"{found.product}.prefetch",
-        (False, True),
+        (False, True) if packed else (False,),
         lambda asked: prefetch_cost(work, tile, plan, asked, machine),
         "cycles of waiting for weights, or of asking for those of the next point while one is computed",
     )
-    return _scheduled(s, found, work, tile, plan, machine.l1d.line if ahead else 0)
+    return _scheduled(s, found, work, tile, plan, packed, machine.l1d.line if ahead else 0)
 
 
 def _tiles(count: Expr, images: Expr) -> int:
@@ -126,15 +127,17 @@ def _divisor(body: object, variable: Expr) -> int:
     return max((int(e.args[1].value) for e in divisions), default=1)
 
 
-def _scheduled(s: Schedule, blocks: Blocks, work: Work, tile: tuple[int, int], plan: tuple[int, bool], line: int) -> Schedule:
-    """The schedule of these decisions; `line`: bytes of a cache line, 0 where weights are not asked for ahead."""
+def _scheduled(s: Schedule, blocks: Blocks, work: Work, tile: tuple[int, int], plan: tuple[int, bool], packed: bool, line: int) -> Schedule:
+    """The schedule of these decisions. `packed`: weights are stored in the order of reading; `line`: bytes of a cache line, 0 where they
+    are not asked for ahead."""
     (_, vectors), (group, together) = tile, plan
     axes = len(blocks.tile)
     # tiles past the last one are computed like it and never read
     s = s.pad(blocks.inputs, axes + 1, group).pad(blocks.product, axes + 1, group)
     # in the order of reading: for each part of the output channels its points, for each of them the input channels
     order = (axes + 2, *range(axes), axes, axes + 1, axes + 3, axes + 4)
-    s = s.pack(blocks.weights.attr.name, [*((),) * axes, (work.lanes,), (vectors, work.lanes)], order)
+    if packed:
+        s = s.pack(blocks.weights.attr.name, [*((),) * axes, (work.lanes,), (vectors, work.lanes)], order)
     s, (copy, *_) = s.cache_write(blocks.product, "local")
     n, channel, *axis_loops, lane = s.loops_of(blocks.output)
     outer, inner = [], []
