@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.graph.operator_checks import check, draw, function_of, kernel_of
-from tilewright.graph.ops import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
+from tilewright.graph.ops import BroadcastTo, Concat, Pad, Repeat, Reshape, Slice, Transpose
 from tilewright.graph.shapes import counts_equal, dims_equal, matching_groups, reshape_index
 from tilewright.ir import dtypes
 from tilewright.ir.expr import const, size, var
@@ -86,6 +86,10 @@ def test_transpose_and_broadcast():
     (z,) = check(BroadcastTo(as_shape((5, 3, 2))), draw(rng, (3, 1), "int8"))
     assert z.shape == (5, 3, 2)
     check(Transpose(()), np.array(3.0, np.float32))
+    (r,) = check(Repeat(-2, 3), draw(rng, (4, 2, 5)))
+    assert r.shape == (4, 6, 5)
+    with pytest.raises(TypeRuleError, match="no number of times"):
+        function_of(Repeat(0, 0), [tensor(dtypes.float32, (2,))])
     with pytest.raises(TypeRuleError, match="not a permutation"):
         function_of(Transpose((0, 0, 1)), [tensor(dtypes.float32, (2, 3, 4))])
     with pytest.raises(TypeRuleError, match="does not broadcast"):

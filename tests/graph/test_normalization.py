@@ -23,7 +23,7 @@ from tilewright.graph.ops import (
     Softplus,
 )
 from tilewright.ir import dtypes
-from tilewright.ir.expr import size
+from tilewright.ir.expr import const, size
 from tilewright.ir.types import tensor
 from tilewright.support.errors import TypeRuleError
 
@@ -152,6 +152,16 @@ def test_attention(rng, dtype, causal, mask):
     assert_close(y, expected.astype(y.dtype), "attention", 1e-2 if dtype == "float16" else None)
 
 
+def test_attention_of_shared_heads_with_a_cap_and_a_past(rng):
+    q, k, v = draw(rng, (2, 6, 3, 4)), draw(rng, (2, 2, 8, 4)), draw(rng, (2, 2, 8, 5))
+    (y,) = interpret(function_of(Attention(0.3, True, 2.0, const(5)), [tensor(dtypes.float32, a.shape) for a in (q, k, v)]), [q, k, v])
+    k, v = (np.repeat(x, 3, 1).astype(np.float64) for x in (k, v))
+    scores = 2.0 * np.tanh(q.astype(np.float64) @ k.swapaxes(2, 3) * 0.3 / 2.0)
+    scores[..., np.arange(8) > np.arange(3)[:, None] + 5] = -np.inf
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(y, weights / weights.sum(-1, keepdims=True) @ v, rtol=1e-4, atol=1e-5)
+
+
 def test_symbolic_shapes(rng):
     n, s = size("n", 1), size("s", 1)
     x = draw(rng, (2, 3, 4))
@@ -180,6 +190,7 @@ def test_symbolic_shapes(rng):
         (Attention(1.0, False), [(2, 3), (4, 5), (4, 5)], "would fit"),
         (Attention(1.0, False), [(2, 3), (4, 3), (4, 5), (3, 4)], "attention mask"),
         (Attention(1.0, False), [(2, 3), (4, 3)], "takes 3 to 4 inputs"),
+        (Attention(1.0, False), [(4, 2, 3), (3, 2, 3), (3, 2, 3)], "would fit"),
     ],
 )
 def test_normalization_rules(op, shapes, text):

@@ -16,7 +16,7 @@ from tilewright.ir.expr import const
 from tilewright.ir.prove import equal_dims
 from tilewright.transform.patterns import pattern_of
 
-MOVEMENT = ("transpose", "slice", "broadcast_to")
+MOVEMENT = ("transpose", "slice", "broadcast_to", "repeat")
 
 
 def joins_attention(node: Node, core: Node, members: list[Node]) -> bool | None:

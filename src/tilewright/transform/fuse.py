@@ -35,7 +35,7 @@ from tilewright.graph.ops import (
 )
 from tilewright.ir.expr import const
 from tilewright.ir.prove import equal_dims
-from tilewright.transform.attention_groups import joins_attention
+from tilewright.transform.attention_groups import MOVEMENT, joins_attention
 from tilewright.transform.patterns import Pattern, pattern_of
 
 STRUCTURAL = (Parameter, Constant, Reshape, RefineShape, BindSize, If, Loop, Call, Fused)
@@ -204,7 +204,7 @@ def _reaches(node: Node, core: Node, group: Group) -> bool:
 
 def _keeps_rows(node: Node) -> bool:
     """Movement that a contraction can absorb into its access pattern without losing contiguous reads: all but pads and concats."""
-    return node.op.name in ("transpose", "slice", "broadcast_to")
+    return node.op.name in MOVEMENT
 
 
 def _rebuild(function: Function, groups: dict[Node, Group]) -> Function:

@@ -13,7 +13,7 @@ from tilewright.graph.ops.elementwise import Binary, Bitcast, Cast, Select, Unar
 from tilewright.graph.ops.fused import Fused
 from tilewright.graph.ops.indexing import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
 from tilewright.graph.ops.interleave import Interleave
-from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
+from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Repeat, Reshape, Slice, Transpose
 from tilewright.graph.ops.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, Lrn, RmsNorm
 from tilewright.graph.ops.ordering import CumulativeScan, ReverseSequence, Sort, TopK
 from tilewright.graph.ops.quantization import Dequantize, DynamicQuantize, Quantize
@@ -105,6 +105,7 @@ __all__ = [
     "RandomUniform",
     "Reduce",
     "RefineShape",
+    "Repeat",
     "Reshape",
     "Resize",
     "ReverseSequence",

@@ -125,6 +125,33 @@ class BroadcastTo(Operator):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Repeat(Operator):
+    """Each index of `axis` `times` times in a row: out[.., i, ..] = x[.., i // times, ..]. What attention does to keys and values that
+    several heads share."""
+
+    name: ClassVar[str] = "repeat"
+    axis: int
+    times: int
+
+    def infer(self, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        expect_inputs("repeat", inputs, 1)
+        (x,) = inputs
+        axis = normalize_axis(self.axis, x.rank, "repeat")
+        if self.times < 1:
+            raise TypeRuleError(f"repeat: {self.times} is no number of times")
+        return (TensorType(x.dtype, (*x.shape[:axis], canonical(x.shape[axis] * self.times), *x.shape[axis + 1 :])),)
+
+    def reference(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        return (np.repeat(inputs[0], self.times, self.axis),)
+
+    def define(self, k: KernelBuilder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = inputs
+        axis = self.axis % x.rank
+        shape = (*x.shape[:axis], canonical(x.shape[axis] * self.times), *x.shape[axis + 1 :])
+        return (k.compute("repeat", shape, lambda *i: x[(*i[:axis], i[axis] // self.times, *i[axis + 1 :])]),)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Slice(Operator):
     """out[i] = x[start + i * step] on every axis; `starts` are counted from the front, steps may be negative, not zero."""
 

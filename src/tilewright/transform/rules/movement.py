@@ -19,6 +19,7 @@ from tilewright.graph.ops import (
     Pad,
     Reduce,
     RefineShape,
+    Repeat,
     Reshape,
     Slice,
     Transpose,
@@ -45,6 +46,37 @@ def reshape(r: Rewriter, node: Node) -> Answer:
     if array is not None and array.flags.c_contiguous and all(dim.is_const for dim in shape):
         return r.emit(Constant(ConstantData(array.reshape([int(dim.value) for dim in shape]))))
     return None
+
+
+def repeat_axis(r: Rewriter, node: Node) -> Answer:
+    """reshape(broadcast_to(x[.., a, 1, b, ..])) to [.., a * times, b, ..] repeats the index of an axis."""
+    (x,) = node.inputs
+    shape = node.types[0].shape
+    if not made_by(x, BroadcastTo):
+        return None
+    (source,) = x.node.inputs
+    if source.type.rank != x.type.rank:
+        return None
+    spread = [axis for axis, (a, b) in enumerate(zip(source.shape, x.shape, strict=True)) if not dims_equal(a, b)]
+    if len(spread) != 1 or spread[0] == 0 or not x.shape[spread[0]].is_const:
+        return None
+    (axis,) = spread
+    times, before = x.shape[axis], source.shape[axis - 1]
+    if not shapes_equal(shape, (*x.shape[: axis - 1], canonical(before * times), *x.shape[axis + 1 :])):
+        return None
+    narrow = r.emit(Reshape((*source.shape[:axis], *source.shape[axis + 1 :])), source)
+    repeated = r.emit(Repeat(axis - 1, int(times.value)), narrow)
+    return repeated if repeated.shape == shape else r.emit(Reshape(shape), repeated)
+
+
+def repeat_transposed(r: Rewriter, node: Node) -> Answer:
+    """repeat(transpose(x)) -> transpose(repeat(x)): transposes end in contractions."""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Repeat)
+    moved = made_by(x, Transpose)
+    if moved is None:
+        return None
+    return r.emit(moved, r.emit(Repeat(moved.perm[op.axis % x.type.rank], op.times), x.node.inputs[0]))
 
 
 def transpose(r: Rewriter, node: Node) -> Answer:
@@ -298,7 +330,8 @@ def reduce_nothing(r: Rewriter, node: Node) -> Answer:
 
 
 RULES: Rules = {
-    Reshape: (reshape,),
+    Repeat: (repeat_transposed,),
+    Reshape: (reshape, repeat_axis),
     Transpose: (transpose,),
     BroadcastTo: (broadcast,),
     RefineShape: (refine,),

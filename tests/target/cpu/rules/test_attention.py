@@ -9,7 +9,7 @@ import pytest
 
 from tests.compiled_graphs import Array, check, f32, function, module
 from tilewright.graph.node import GraphBuilder, Value, walk_nodes
-from tilewright.graph.ops import Attention, Binary, Contract, Fused, Select, Softmax, Transpose, Unary, constant
+from tilewright.graph.ops import Attention, Binary, Contract, Fused, Repeat, Select, Softmax, Transpose, Unary, constant
 from tilewright.ir import dtypes
 from tilewright.ir.expr import size
 from tilewright.ir.types import TensorType, bind_shape, tensor
@@ -64,6 +64,12 @@ def heads(s: object = 7, t: object = 37, d: int = 9, e: int = 21) -> list[Tensor
     return [f32(2, 3, s, d), f32(2, 3, t, d), f32(2, 3, t, e)]  # type: ignore[arg-type]
 
 
+def grouped(g: GraphBuilder, q: Value, k: Value, v: Value) -> Sequence[Value]:
+    """Three heads of the query for each of the keys."""
+    k, v = (g.one(Repeat(1, 3), x) for x in (k, v))
+    return attend(scaled)(g, q, k, v)
+
+
 CASES: dict[str, tuple[list[TensorType], Body]] = {
     "plain": (heads(), attend(plain)),
     "scale and bias": ([*heads(19), f32(2, 1, 1, 37)], attend(scaled)),
@@ -76,6 +82,8 @@ CASES: dict[str, tuple[list[TensorType], Body]] = {
     ),
     "keys transposed": ([f32(2, 11, 8), f32(2, 8, 33), f32(2, 33, 5)], attend(plain, "bsd,bdt->bst", "bst,bte->bse")),
     "shared keys": ([f32(2, 3, 6, 8), f32(2, 21, 8), f32(2, 21, 16)], attend(plain, "bhsd,btd->bhst", "bhst,bte->bhse")),
+    "groups of heads": ([f32(2, 6, 7, 8), f32(2, 2, 21, 8), f32(2, 2, 21, 16)], grouped),
+    "groups of heads, one query": ([f32(2, 6, 1, 8), f32(2, 2, T, 8), f32(2, 2, T, 16)], grouped),
     "one matrix": ([f32(9, 8), f32(20, 8), f32(20, 8)], attend(plain, "sd,td->st", "st,te->se")),
     "one query": ([f32(2, 3, 1, 64), f32(2, 3, T, 64), f32(2, 3, T, 64), f32(T)], attend(scaled)),
     "symbolic": ([*heads(S, T, 8, 8), f32(S, T)], attend(scaled)),

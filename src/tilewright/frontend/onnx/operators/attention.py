@@ -7,20 +7,21 @@ from math import sqrt
 
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.graph.node import Value
-from tilewright.graph.ops import Attention, Iota
+from tilewright.graph.ops import Attention, Concat, Iota
 from tilewright.graph.shapes import canonical, dims_equal
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr
+from tilewright.ir.expr import Expr, const
 
-PAST_KEY, PAST_VALUE, LENGTHS = 4, 5, 6  # inputs
+MASK, PAST_KEY, PAST_VALUE, LENGTHS = 3, 4, 5, 6  # inputs
+SCORES = 3  # the output that gives inner results
 PLAIN_ATTRIBUTES = frozenset({"is_causal", "q_num_heads", "kv_num_heads", "scale", "softcap", "qk_matmul_output_mode", "softmax_precision"})
 
 
 def attention(ctx: NodeContext) -> Value | Sequence[Value | None]:
-    """The plain form becomes one attention operator; caches, soft caps and inner results go by ONNX's own definition."""
+    """One attention operator, with caches that grow and heads of keys that several of the query share; inner results go by ONNX's own
+    definition."""
     q, k, v = ctx.input(0), ctx.input(1), ctx.input(2)
-    plain = not (ctx.has(PAST_KEY) or ctx.has(PAST_VALUE) or ctx.has(LENGTHS) or any(ctx.wants(index) for index in (1, 2, 3)))
-    plain = plain and PLAIN_ATTRIBUTES.issuperset(ctx.attribute_names) and not ctx.attribute("softcap", 0.0)
+    plain = not ctx.wants(SCORES) and PLAIN_ATTRIBUTES.issuperset(ctx.attribute_names)
     if not plain or not q.type.dtype is k.type.dtype is v.type.dtype:
         return ctx.definition()
     flat = q.type.rank == 3
@@ -29,33 +30,46 @@ def attention(ctx: NodeContext) -> Value | Sequence[Value | None]:
         q, k, v = split_heads(ctx, q, heads), split_heads(ctx, k, shared), split_heads(ctx, v, shared)
     if not (q.shape[1].is_const and k.shape[1].is_const and q.shape[-1].is_const):
         return ctx.definition()
-    groups = int(q.shape[1].value) // int(k.shape[1].value)
-    k, v = (repeat_heads(ctx, value, groups) for value in (k, v))
-    scale = ctx.attribute("scale") or 1.0 / sqrt(int(q.shape[-1].value))
-    causal = bool(ctx.attribute("is_causal", 0))
-    if not ctx.has(3):
-        result = ctx.one(Attention(scale, causal), q, k, v)
-        return join_heads(ctx, result) if flat else result
-    mask = ctx.input(3)
-    if not dims_equal(mask.shape[-1], k.shape[-2]):
+    past: Expr = const(0)
+    if ctx.has(PAST_KEY) and ctx.has(PAST_VALUE):
+        past = ctx.input(PAST_KEY).shape[2]
+        k, v = (ctx.one(Concat(2), ctx.refine_axis(ctx.input(at), 2, past), new) for at, new in ((PAST_KEY, k), (PAST_VALUE, v)))
+    mask = ctx.optional(MASK)
+    if mask is not None and not dims_equal(mask.shape[-1], k.shape[-2]):
         return ctx.definition()
-    if mask.type.dtype is not dtypes.bool_:
-        result = ctx.one(Attention(scale, causal), q, k, v, ctx.cast(mask, q.type.dtype))
-        return join_heads(ctx, result) if flat else result
-    result = _masked(ctx, scale, q, k, v, _causal(ctx, mask, q.shape[-2], k.shape[-2]) if causal else mask)
-    return join_heads(ctx, result) if flat else result
+    scale = float(ctx.attribute("scale") or 1.0 / sqrt(int(q.shape[-1].value)))
+    causal, cap = bool(ctx.attribute("is_causal", 0)), float(ctx.attribute("softcap", 0.0))
+    keep = _kept(ctx, mask, q, k, past, causal)
+    if keep is None:
+        operands = (q, k, v) if mask is None else (q, k, v, ctx.cast(mask, q.type.dtype))
+        result = ctx.one(Attention(scale, causal, cap, past), *operands)
+    else:
+        added = keep
+        if mask is not None and mask.type.dtype is not dtypes.bool_:
+            added = ctx.select(keep, ctx.cast(mask, q.type.dtype), ctx.scalar_like(-float("inf"), q))
+        seen = ctx.reduce("any", keep, (keep.type.rank - 1,))
+        # queries that may see no key give 0, where the operator gives NaN
+        result = ctx.select(seen, ctx.one(Attention(scale, False, cap), q, k, v, added), ctx.scalar_like(0, q))
+    return join_heads(ctx, result) if flat else result, k, v
 
 
-def _causal(ctx: NodeContext, mask: Value, queries: Expr, keys: Expr) -> Value:
-    """The mask without the keys after each query's own position."""
-    row = ctx.reshape(ctx.one(Iota(queries, dtypes.int64)), (queries, 1))
-    return ctx.binary("and", mask, ctx.binary("less_equal", ctx.one(Iota(keys, dtypes.int64)), row))
-
-
-def _masked(ctx: NodeContext, scale: float, q: Value, k: Value, v: Value, mask: Value) -> Value:
-    """Attention under a bool mask; queries that may see no key give 0, where the operator gives NaN."""
-    seen = ctx.reduce("any", mask, (mask.type.rank - 1,))
-    return ctx.select(seen, ctx.one(Attention(scale, False), q, k, v, mask), ctx.scalar_like(0, q))
+def _kept(ctx: NodeContext, mask: Value | None, q: Value, k: Value, past: Expr, causal: bool) -> Value | None:
+    """The keys that each query may see, as a bool, where some query may see none; None where the operator itself says it."""
+    keep = mask if mask is not None and mask.type.dtype is dtypes.bool_ else None
+    rows = ctx.reshape(ctx.one(Iota(q.shape[-2], dtypes.int64)), (q.shape[-2], 1))
+    place = ctx.one(Iota(k.shape[-2], dtypes.int64))
+    last: Value | None = None
+    if ctx.has(LENGTHS):
+        counts = ctx.cast(ctx.reshape(ctx.input(LENGTHS), (q.shape[0], 1, 1, 1)), dtypes.int64)
+        last = ctx.binary("sub", counts, 1)
+        if causal:
+            last = ctx.binary("add", ctx.binary("sub", counts, ctx.size_scalar(q.shape[-2])), rows)
+    elif causal and keep is not None:
+        last = ctx.binary("add", rows, ctx.size_scalar(past))
+    if last is None:
+        return keep
+    within = ctx.binary("less_equal", place, last)
+    return within if keep is None else ctx.binary("and", keep, within)
 
 
 def split_heads(ctx: NodeContext, x: Value, heads: int) -> Value:
@@ -68,15 +82,6 @@ def join_heads(ctx: NodeContext, x: Value) -> Value:
     """[B, H, S, D] to [B, S, H*D]."""
     batch, heads, steps, width = x.shape
     return ctx.reshape(ctx.transpose(x, (0, 2, 1, 3)), (batch, steps, canonical(heads * width)))
-
-
-def repeat_heads(ctx: NodeContext, x: Value, groups: int) -> Value:
-    """[B, H, S, D] to [B, H*groups, S, D], each head repeated."""
-    if groups == 1:
-        return x
-    batch, heads, steps, width = x.shape
-    spread = ctx.broadcast(ctx.reshape(x, (batch, heads, 1, steps, width)), (batch, heads, groups, steps, width))
-    return ctx.reshape(spread, (batch, canonical(heads * groups), steps, width))
 
 
 IMPORTERS: Table = {

@@ -1,19 +1,17 @@
-"""Importers of operators that onnxruntime's optimizer writes (com.microsoft): fused products, normalisations, attention."""
+"""Importers of operators that onnxruntime's optimizer writes (com.microsoft): fused products, normalisations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
 
 import numpy as np
 
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.frontend.onnx.operators import convolution, matmul
-from tilewright.frontend.onnx.operators.attention import join_heads, split_heads
 from tilewright.graph.node import Value
-from tilewright.graph.ops import Attention, Gather, Gelu, LayerNorm, RmsNorm, Softmax
+from tilewright.graph.ops import Gather, Gelu, LayerNorm, RmsNorm, Softmax
 from tilewright.ir import dtypes
-from tilewright.support.errors import ModelError, UnsupportedOperatorError
+from tilewright.support.errors import UnsupportedOperatorError
 
 DOMAIN = "com.microsoft"
 
@@ -130,64 +128,8 @@ def embed_layer_normalization(ctx: NodeContext) -> Sequence[Value | None]:
     return normal, count, total
 
 
-# ---- attention
-
-
-def attention(ctx: NodeContext) -> Value:
-    """input [B, S, I], weights [I, 3*H], bias, mask [B, T]: projection, heads, softmax, values."""
-    if any(ctx.has(i) for i in (4, 5, 6)) or any(ctx.wants(i) for i in (1, 2)):
-        raise UnsupportedOperatorError("com.microsoft::Attention with a cache or a bias of its scores is not supported", where=ctx.where)
-    x, weights, heads = ctx.input(0), ctx.input(1), ctx.require("num_heads")
-    projected = matmul.matrix_product(ctx, x, weights)
-    if ctx.has(2):
-        projected = ctx.binary("add", projected, ctx.input(2))
-    widths = ctx.attribute("qkv_hidden_sizes")
-    if not widths:
-        if not projected.shape[2].is_const:
-            raise ModelError("Attention: the width of its weights is not known", where=ctx.where)
-        widths = [int(projected.shape[2].value) // 3] * 3
-    offsets = [0, widths[0], widths[0] + widths[1]]
-    q, k, v = (split_heads(ctx, ctx.slice_axis(projected, 2, o, w), heads) for o, w in zip(offsets, widths, strict=True))
-    return _attended(ctx, q, k, v, ctx.optional(3), bool(ctx.attribute("unidirectional", 0)))
-
-
-def multi_head_attention(ctx: NodeContext) -> Value:
-    """query, key, value [B, S, H], bias, key padding mask [B, T], bias of the scores."""
-    if any(ctx.has(i) for i in (6, 7)) or any(ctx.wants(i) for i in (1, 2)) or not (ctx.has(1) and ctx.has(2)):
-        raise UnsupportedOperatorError("MultiHeadAttention with a cache or packed operands is not supported", where=ctx.where)
-    heads = ctx.require("num_heads")
-    parts = [ctx.input(i) for i in range(3)]
-    if any(p.type.rank != 3 for p in parts):
-        raise UnsupportedOperatorError("MultiHeadAttention with operands of rank 4 or 5 is not supported", where=ctx.where)
-    if ctx.has(3):
-        at = 0
-        for i, part in enumerate(parts):
-            width = int(part.shape[2].value)
-            parts[i] = ctx.binary("add", part, ctx.slice_axis(ctx.input(3), 0, at, width))
-            at += width
-    q, k, v = (split_heads(ctx, p, heads) for p in parts)
-    return _attended(ctx, q, k, v, ctx.optional(4), bool(ctx.attribute("unidirectional", 0)), ctx.optional(5))
-
-
-def _attended(ctx: NodeContext, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, bias: Value | None = None) -> Value:
-    """Heads joined again after attention; `mask` int [B, T] is 0 where a key is padding, `bias` is added to the scores."""
-    if not q.shape[3].is_const:
-        raise ModelError(f"{ctx.op_type}: the width of a head is not known", where=ctx.where)
-    scale = ctx.attribute("scale", 0.0) or 1.0 / sqrt(int(q.shape[3].value))
-    if mask is not None:
-        if mask.type.rank != 2:
-            raise UnsupportedOperatorError(f"{ctx.op_type} with a mask of type {mask.type!r} is not supported", where=ctx.where)
-        filter_value = ctx.attribute("mask_filter_value", -10000.0)
-        padding = ctx.binary("equal", ctx.reshape(mask, (mask.shape[0], 1, 1, mask.shape[1])), 0)
-        added = ctx.select(padding, ctx.scalar_like(filter_value, q), ctx.scalar_like(0, q))
-        bias = added if bias is None else ctx.binary("add", bias, added)
-    operands = (q, k, v) if bias is None else (q, k, v, bias)
-    return join_heads(ctx, ctx.one(Attention(float(scale), causal), *operands))
-
-
 IMPORTERS: Table = {
     ("", "SimplifiedLayerNormalization"): simplified_layer_normalization,
-    (DOMAIN, "Attention"): attention,
     (DOMAIN, "BiasGelu"): gelu,
     (DOMAIN, "BiasSoftmax"): bias_softmax,
     (DOMAIN, "EmbedLayerNormalization"): embed_layer_normalization,
@@ -196,7 +138,6 @@ IMPORTERS: Table = {
     (DOMAIN, "FusedGemm"): fused_gemm,
     (DOMAIN, "FusedMatMul"): fused_matmul,
     (DOMAIN, "Gelu"): gelu,
-    (DOMAIN, "MultiHeadAttention"): multi_head_attention,
     (DOMAIN, "QuickGelu"): quick_gelu,
     (DOMAIN, "SimplifiedLayerNormalization"): simplified_layer_normalization,
     (DOMAIN, "SkipLayerNormalization"): skip_layer_normalization,

@@ -15,7 +15,8 @@ from tilewright.target.cpu.rules.structure import block_of, reductions, spatial
 def pack_operand(s: Schedule, name: str, load: Expr, buffer: str, vector: BlockIter, width: int) -> Schedule:
     """Store `buffer`, which block `name` reads by indices like those of `load`, as [outer axes][vector / width][reduced axes][width].
 
-    Each index must be an iter of the block, or `a * k + b` of two iters with 0 <= b < k. Otherwise the buffer stays as it is.
+    Each index must be an iter of the block, or `a * k + b` of two iters with 0 <= b < k, or not move with the vector or what is reduced.
+    Otherwise the buffer stays as it is.
     """
     block = block_of(s, name)
     order = [it.var for it in (*spatial(block), *reductions(block))]
@@ -25,6 +26,10 @@ def pack_operand(s: Schedule, name: str, load: Expr, buffer: str, vector: BlockI
     axes: list[tuple[tuple[int, int], int]] = []  # (group, position in loop order) to sort by, axis number
     for index in load.args:
         parts = parts_of(index, extents)
+        if parts is None and not any(v is vector.var or v in reduced for v in free_vars(index)):
+            tiles.append(())  # a head that several others share, say
+            axes.append(((0, min(order.index(v) for v in free_vars(index) if v in order)), len(axes)))
+            continue
         if parts is None:
             return s
         if len(parts) == 1 and parts[0] is vector.var:
