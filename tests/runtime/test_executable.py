@@ -193,6 +193,20 @@ def test_a_failed_check_leaves_the_executable_usable(late: Executable) -> None:
     assert late(floats(4), np.array(1))[2].tolist() == [0]
 
 
+def test_shapes_of_the_latest_call_are_no_excuse(two_inputs: Executable) -> None:
+    for n, k in ((3, 8), (3, 8), (5, 4), (3, 8)):
+        a, b = floats(n, k), floats(k, 8)
+        np.testing.assert_allclose(two_inputs(a, b)[0], a @ b, rtol=1e-5, atol=1e-5)
+        with pytest.raises(InputError, match="dim 0 of input 'x1' is 12, but dim 1 of input 'x0' says that"):
+            two_inputs(a, floats(12, 8))
+        np.testing.assert_allclose(two_inputs(a, b)[0], a @ b, rtol=1e-5, atol=1e-5)
+
+
+def test_inputs_without_elements(one_input: Executable) -> None:
+    assert one_input(floats(0, 4)).shape == (0, 4)
+    assert one_input(np.broadcast_to(np.float32(2), (3, 4))).tolist() == [[4] * 4] * 3
+
+
 # ---- threads and memory
 
 
@@ -216,13 +230,13 @@ def test_idle_arenas_are_bounded() -> None:
         return [g.one(Reduce("sum", (1,), False), g.one(Unary("exp"), total))]
 
     executable = Executable(compile_graph(module([f32(4, n)], main)).artifact, 1)
-    arenas = [executable._call_memory(1000 * i) for i in range(1, KEPT_ARENAS + 4)]
+    arenas = [executable._take_memory(1000 * i) for i in range(1, KEPT_ARENAS + 4)]
     for arena in arenas:
-        arena.__enter__()
-    for arena in arenas:
-        arena.__exit__(None, None, None)
+        executable._give_memory(arena)
     assert len(executable._idle) == KEPT_ARENAS
-    assert min(idle.arena.size for idle in executable._idle) >= 4000, "the largest are kept"
+    assert executable._take_memory(5500).bytes >= 5500
+    assert executable._take_memory(9000).bytes >= 9000
+    assert not executable._idle, "those that were too small are gone"
     executable(floats(4, 8))
 
 

@@ -7,9 +7,8 @@ arena; the thread pool serves one of them at a time, the others run on their own
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,18 @@ from tilewright.runtime.formula import Formula
 from tilewright.runtime.linker import link
 from tilewright.runtime.pool import PoolReference, process_pools
 from tilewright.runtime.recycled import RecycledOutput
-from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, as_array, fixed_shape, solve_sizes, tensor_spec
+from tilewright.runtime.specs import (
+    Array,
+    Room,
+    SizeSolver,
+    SizeSpec,
+    TensorSpec,
+    as_array,
+    fixed_shape,
+    small_outputs,
+    solve_sizes,
+    tensor_spec,
+)
 from tilewright.support.errors import ArtifactError, InputError, MemoryLimitError, ShapeError
 from tilewright.support.host_limits import usable_cores
 
@@ -32,6 +42,8 @@ if TYPE_CHECKING:
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 7)
 _RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_from_buffer: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+_addressof = ctypes.addressof
 KEPT_ARENAS = 4  # idle arenas that an executable keeps for later calls
 
 
@@ -43,29 +55,50 @@ def aligned_empty(size: int) -> Array:
 
 
 class CallMemory:
-    """What one call of the native entry works in: the arena, and the arrays through which arguments go."""
+    """What one call of the native entry works in: the arena, and the arrays through which arguments go, with their addresses."""
 
-    __slots__ = ("arena", "arena_address", "failure", "inputs", "outputs", "sizes")
+    __slots__ = (
+        "arena", "arena_address", "bytes", "failure", "failure_address", "inputs", "inputs_address", "outputs", "outputs_address", "sizes",
+    )  # fmt: skip
 
     def __init__(self, arena: Array, inputs: int, outputs: int, sizes: int) -> None:
         self.arena = arena
+        self.bytes = arena.size
         self.arena_address = _address(arena)
         self.inputs = (ctypes.c_void_p * max(inputs, 1))()
         self.outputs = (ctypes.c_void_p * max(outputs, 1))()
         self.sizes = (ctypes.c_int64 * max(sizes, 1))()
         self.failure = (ctypes.c_int64 * SHOWN)()
+        self.inputs_address = ctypes.addressof(self.inputs)
+        self.outputs_address = ctypes.addressof(self.outputs)
+        self.failure_address = ctypes.addressof(self.failure)
+
+
+@dataclass(frozen=True, slots=True)
+class CallShapes:
+    """What the shapes of the arguments decide about a call: the sizes, the shapes of the outputs (None for those that are known only while
+    running), the bytes of the arena. inputs: these shapes, None where there is no choice."""
+
+    inputs: list[tuple[int, ...]] | None
+    sizes: Mapping[str, int]
+    outputs: Sequence[tuple[int, ...] | None]
+    arena: int
 
 
 def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+    try:
+        return _addressof(_from_buffer(array))  # a quarter of the other way's time
+    except (BufferError, TypeError, ValueError):  # read-only, without elements, or of a dtype that buffers do not have
+        address: int = array.__array_interface__["data"][0]
+        return address
 
 
 def _argument(value: Any, spec: TensorSpec, shape: tuple[int, ...] | None) -> Array:
     """The argument as the native code takes it; `shape`: the only one that it can have, None where sizes decide."""
-    if type(value) is np.ndarray and value.shape == shape and value.dtype == spec.dtype:
+    if type(value) is np.ndarray and value.dtype == spec.dtype:
         flags = value.flags
-        if flags.c_contiguous and flags.aligned:
+        fits = value.ndim == len(spec.shape) if shape is None else value.shape == shape
+        if fits and flags.c_contiguous and flags.aligned:
             return value
     array = as_array(value, spec)
     if shape is not None and array.shape != shape:
@@ -101,27 +134,33 @@ class Executable:
         self._release = _RELEASE(self._code.address(f"{entry}_release"))
         self._weights = _aligned(artifact.weights)
         self._weights_address = _address(self._weights)
-        self._idle: list[CallMemory] = []
+        self._idle: list[CallMemory] = []  # several threads take and give: one operation of the list each
         self._recycled = [RecycledOutput() for _ in self.outputs]
         # what calls need not work out again where no sizes are left open
         self._fixed_inputs = [fixed_shape(spec) for spec in self.inputs]
-        self._fixed_outputs = [fixed_shape(spec) for spec in self.outputs]
-        self._fixed_arena = None if self._arena_bytes.names else self._arena_bytes({})
+        self._small_outputs = small_outputs(self.outputs)
         self._all_fixed = None not in self._fixed_inputs and self._input_sizes == 0
-        self._lock = threading.Lock()
+        self._solver = SizeSolver(self.inputs, self.sizes)
+        planned = [None if i in self._late_outputs else spec for i, spec in enumerate(self.outputs)]
+        self._room = Room(planned, self._arena_bytes, self._solver.names)
+        self._latest = CallShapes(None, {}, *self._room({})) if self._all_fixed else CallShapes(None, {}, (), 0)
+        self._input_names = tuple(spec.name for spec in self.inputs)
+        self._output_names = tuple(spec.name for spec in self.outputs)
+        self._size_names = tuple(size.name for size in self.sizes[: self._input_sizes])
 
     # ---- running
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Results for positional or named arguments: one array, or a tuple when the model has several outputs."""
-        results = self._invoke(self._named(args, kwargs))
+        values = self._in_order(self._named(args, kwargs)) if kwargs or len(args) != len(self.inputs) else args
+        results = self._invoke(values)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name."""
         if len(args) > len(self.inputs):
             raise InputError(f"{len(args)} arguments are passed, the model takes {len(self.inputs)}", where=self._signature())
-        named = dict(zip((spec.name for spec in self.inputs), args, strict=False))
+        named = dict(zip(self._input_names, args, strict=False))
         twice = named.keys() & kwargs.keys()
         if twice:
             raise InputError(f"input '{min(twice)}' is passed twice", where=self._signature())
@@ -129,19 +168,37 @@ class Executable:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Results by name."""
-        return dict(zip((spec.name for spec in self.outputs), self._invoke(inputs), strict=True))
+        results = self._invoke(self._in_order(inputs))
+        return {name: results[i] for i, name in enumerate(self._output_names)}
 
-    def _invoke(self, given: Any, entry: Callable[..., int] | None = None) -> list[Array]:
-        """Check arguments, solve for sizes, run the entry function, or `entry` in its place."""
-        if not isinstance(given, Mapping):
+    def _in_order(self, given: Any) -> list[Any]:
+        """The values of a mapping of arguments by name, in the order of the inputs. Raises InputError unless it has all of them and
+        no others."""
+        if type(given) is not dict and not isinstance(given, Mapping):
             what = f"run takes a mapping of arrays by name, not a {type(given).__name__}"
             raise InputError(what, where=self._signature(), hint="call the executable itself for arrays by position")
-        if len(given) != len(self.inputs) or not all(spec.name in given for spec in self.inputs):
+        if len(given) != len(self._input_names):
             self._refuse_names(given)
-        arrays = [_argument(given[spec.name], spec, shape) for spec, shape in zip(self.inputs, self._fixed_inputs, strict=True)]
-        sizes = {} if self._all_fixed else solve_sizes(arrays, self.inputs, self.sizes)
-        with self._call_memory(self._arena_bytes(sizes) if self._fixed_arena is None else self._fixed_arena) as memory:
-            return self._call(entry or self._entry, arrays, sizes, memory)
+        values = []
+        for name in self._input_names:
+            if name not in given:
+                self._refuse_names(given)
+            values.append(given[name])
+        return values
+
+    def _invoke(self, values: Sequence[Any], entry: Callable[..., int] | None = None) -> list[Array]:
+        """Check the arguments, one for each input, solve for sizes, run the entry function, or `entry` in its place."""
+        arrays = list(map(_argument, values, self.inputs, self._fixed_inputs))
+        given = None if self._all_fixed else [array.shape for array in arrays]
+        latest = self._latest
+        if latest.inputs != given:
+            sizes = self._solver(arrays)
+            latest = self._latest = CallShapes(given, sizes, *self._room(sizes))
+        memory = self._take_memory(latest.arena)
+        try:
+            return self._call(entry or self._entry, arrays, latest, memory)
+        finally:
+            self._give_memory(memory)
 
     def _refuse_names(self, given: Mapping[str, Any]) -> None:
         known = {spec.name for spec in self.inputs}
@@ -150,19 +207,28 @@ class Executable:
         what = f"the model has no input '{extra[0]}'" if extra else f"input '{missing[0]}' is missing"
         raise InputError(what, where=self._signature())
 
-    def _call(self, entry: Callable[..., int], arrays: list[Array], sizes: dict[str, int], memory: CallMemory) -> list[Array]:
-        for i, size in enumerate(self.sizes[: self._input_sizes]):
-            memory.sizes[i] = sizes[size.name]
-        results = [
-            None if i in self._late_outputs else self._empty_output(i, self.outputs[i].shape_at(sizes) if shape is None else shape)
-            for i, shape in enumerate(self._fixed_outputs)
-        ]
+    def _call(self, entry: Callable[..., int], arrays: Sequence[Array], shapes: CallShapes, memory: CallMemory) -> list[Array]:
+        results: list[Array | None]
+        if self._small_outputs is None:
+            results = [None if shape is None else self._empty_output(i, shape) for i, shape in enumerate(shapes.outputs)]
+        else:
+            results = [np.empty(shape, dtype) for shape, dtype in self._small_outputs]
         inputs, outputs = memory.inputs, memory.outputs
         for i, array in enumerate(arrays):
             inputs[i] = _address(array)
         for i, result in enumerate(results):
             outputs[i] = None if result is None else _address(result)
-        code = entry(self._pool.handle, inputs, outputs, memory.sizes, self._weights_address, memory.arena_address, memory.failure)
+        for i, name in enumerate(self._size_names):
+            memory.sizes[i] = shapes.sizes[name]
+        code = entry(
+            self._pool.handle,
+            memory.inputs_address,
+            memory.outputs_address,
+            memory.sizes,
+            self._weights_address,
+            memory.arena_address,
+            memory.failure_address,
+        )
         if code == 0 and not self._late_outputs:
             return results  # type: ignore[return-value]  # none is late
         late = {size.name: int(value) for size, value in zip(self.sizes, memory.sizes, strict=False)}
@@ -197,24 +263,24 @@ class Executable:
         message, shown = self._checks[code - 1]
         return ShapeError(message.format(*[int(value) for value in values[:shown]]), why="the inputs break a constraint of the model")
 
-    @contextmanager
-    def _call_memory(self, size: int) -> Iterator[CallMemory]:
-        """What one inference works in, reused between calls; `size`: bytes of its arena."""
-        with self._lock:
-            fitting = [i for i, idle in enumerate(self._idle) if idle.arena.size >= size]
-            memory = self._idle.pop(min(fitting, key=lambda i: self._idle[i].arena.size)) if fitting else None
-        if memory is None:
-            try:
-                memory = CallMemory(aligned_empty(size), len(self.inputs), len(self.outputs), len(self.sizes))
-            except (MemoryError, ValueError):  # ValueError: past what NumPy can count
-                raise MemoryLimitError(f"the inference needs {size} bytes of working memory, which the system refuses") from None
+    def _take_memory(self, size: int) -> CallMemory:
+        """What one inference works in, for it alone until it is given back; `size`: bytes of its arena."""
         try:
-            yield memory
-        finally:
-            with self._lock:
-                self._idle.append(memory)
-                if len(self._idle) > KEPT_ARENAS:
-                    del self._idle[min(range(len(self._idle)), key=lambda i: self._idle[i].arena.size)]
+            while (memory := self._idle.pop()).bytes < size:
+                pass  # too small now, and likely again
+            return memory
+        except IndexError:  # none is idle
+            pass
+        try:
+            return CallMemory(aligned_empty(size), len(self.inputs), len(self.outputs), len(self.sizes))
+        except (MemoryError, ValueError):  # ValueError: past what NumPy can count
+            raise MemoryLimitError(f"the inference needs {size} bytes of working memory, which the system refuses") from None
+
+    def _give_memory(self, memory: CallMemory) -> None:
+        """Keep it for later calls, in place of one that was given back earlier if there are many."""
+        self._idle.append(memory)
+        if len(self._idle) > KEPT_ARENAS:
+            del self._idle[:-KEPT_ARENAS]
 
     # ---- about
 
@@ -238,7 +304,7 @@ class Executable:
 
     def record(self, inputs: Mapping[str, Any], entry: Callable[..., int]) -> list[Array]:
         """Results as of `run`, in order, of `entry` in place of the plan's own."""
-        return self._invoke(inputs, entry)
+        return self._invoke(self._in_order(inputs), entry)
 
     def _signature(self) -> str:
         return "inputs are " + ", ".join(map(repr, self.inputs))

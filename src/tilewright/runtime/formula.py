@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from tilewright.support.errors import ArtifactError
 
@@ -34,7 +35,7 @@ FUNCTIONS: dict[str, Callable[..., int]] = {
 class Formula:
     """One formula. `names` are the sizes that it needs."""
 
-    __slots__ = ("_code", "names", "text")
+    __slots__ = ("_function", "names", "text")
 
     def __init__(self, text: str) -> None:
         """Raises ArtifactError when the text is not an integer formula."""
@@ -52,11 +53,29 @@ class Formula:
                 raise ArtifactError(f"'{text}' is not a formula of sizes")
         self.text = text
         self.names = tuple(dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id not in FUNCTIONS))
-        self._code = compile(tree, "<formula>", "eval")
+        self._function: Callable[..., int] = _function(tree.body, self.names)
 
     def __call__(self, sizes: Mapping[str, int]) -> int:
         """The value; KeyError when a size is missing."""
-        return int(eval(self._code, {"__builtins__": {}, **FUNCTIONS}, {name: sizes[name] for name in self.names}))
+        return int(self._function(*[sizes[name] for name in self.names]))
 
     def __repr__(self) -> str:
         return self.text
+
+
+def _function(body: ast.expr, names: Sequence[str]) -> Callable[..., Any]:
+    """The function of an expression, its arguments in the order of `names`."""
+    taken = ast.arguments(posonlyargs=[], args=[ast.arg(name) for name in names], kwonlyargs=[], kw_defaults=[], defaults=[])
+    lambda_ = ast.fix_missing_locations(ast.Expression(ast.Lambda(taken, body)))
+    made: Callable[..., Any] = eval(compile(lambda_, "<formula>", "eval"), {"__builtins__": {}, **FUNCTIONS})
+    return made
+
+
+def together(groups: Sequence[Sequence[Formula] | None], names: Sequence[str]) -> Callable[..., tuple[Any, ...]]:
+    """One function of the sizes `names`, in this order, for the values of all formulas: a tuple of integers for each group, None for
+    a group that is None."""
+    rows: list[ast.expr] = [
+        ast.Constant(None) if group is None else ast.Tuple([ast.parse(formula.text, mode="eval").body for formula in group], ast.Load())
+        for group in groups
+    ]
+    return _function(ast.Tuple(rows, ast.Load()), names)

@@ -38,6 +38,7 @@ class ThreadPools:
     """All pools of one process. Safe to use from several threads."""
 
     def __init__(self) -> None:
+        self.births = 0  # forks between the process that made this and the present one
         self._lock = threading.Lock()
         self._codes: dict[bytes, PoolCode] = {}
         self._handles: dict[tuple[bytes, int], int] = {}
@@ -91,6 +92,7 @@ class ThreadPools:
 
     def forget(self) -> None:
         """In a forked child: none of the threads exist there, and the lock may be held by a thread that does not exist either."""
+        self.births += 1
         self._lock = threading.Lock()
         self._handles.clear()
 
@@ -98,21 +100,21 @@ class ThreadPools:
 class PoolReference:
     """One pool as an executable keeps it: `handle` is valid in the process that reads it, after a fork as well."""
 
-    __slots__ = ("_handle", "_object", "_pools", "_process", "threads")
+    __slots__ = ("_births", "_handle", "_object", "_pools", "threads")
 
     def __init__(self, pool_object: bytes, threads: int, pools: ThreadPools | None = None) -> None:
         self.threads = threads
         self._object = pool_object
         self._pools = pools or process_pools
-        self._process = -1
+        self._births = -1  # none: the handle has not been asked for
         self._handle = 0
 
     @property
     def handle(self) -> int:
         """The pool's pointer; its threads start when this is first read. Raises as `ThreadPools.handle`."""
-        process = os.getpid()
-        if process != self._process:
-            self._handle, self._process = self._pools.handle(self._object, self.threads), process
+        births = self._pools.births
+        if births != self._births:
+            self._handle, self._births = self._pools.handle(self._object, self.threads), births
         return self._handle
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from sys import maxsize
 from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.formula import Formula
+from tilewright.runtime.formula import Formula, together
+from tilewright.runtime.recycled import no_buffers_kept
 from tilewright.support.errors import ArtifactError, InputError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -37,6 +40,17 @@ class TensorSpec:
 def fixed_shape(spec: TensorSpec) -> tuple[int, ...] | None:
     """The shape, where it depends on no size."""
     return None if any(dim.names for dim in spec.shape) else tuple(dim({}) for dim in spec.shape)
+
+
+def small_outputs(outputs: Sequence[TensorSpec]) -> list[tuple[tuple[int, ...], np.dtype[Any]]] | None:
+    """Shape and dtype of each output, where all of them are fixed and so small that no memory is kept for them."""
+    found = []
+    for spec in outputs:
+        shape = fixed_shape(spec)
+        if shape is None or not no_buffers_kept(math.prod(shape) * spec.dtype.itemsize):
+            return None
+        found.append((shape, spec.dtype))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,58 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
     if array.ndim != len(spec.shape):
         raise InputError(f"input '{spec.name}' has shape {list(array.shape)}, the model needs {len(spec.shape)} dims: {spec!r}")
     return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"]).reshape(array.shape)
+
+
+class SizeSolver:
+    """What `solve_sizes` answers for one model, by what can be found out before a call: which dim gives which size."""
+
+    __slots__ = ("_bounds", "_dims", "_inputs", "_shapes", "_sizes", "names")
+
+    def __init__(self, inputs: Sequence[TensorSpec], sizes: Sequence[SizeSpec]) -> None:
+        self._inputs, self._sizes = inputs, sizes
+        first: dict[str, tuple[int, int]] = {}
+        for i, spec in enumerate(inputs):
+            for axis, dim in enumerate(spec.shape):
+                if dim.names == (dim.text,):
+                    first.setdefault(dim.text, (i, axis))
+        self.names, self._dims = tuple(first), tuple(first.values())
+        known = {size.name: size for size in sizes}
+        bounds = [(i, size.lo or 0, size.hi, size.multiple) for i, name in enumerate(self.names) if (size := known.get(name)) is not None]
+        self._bounds = [
+            (i, lo, maxsize if hi is None else hi, multiple) for i, lo, hi, multiple in bounds if lo > 0 or hi is not None or multiple > 1
+        ]
+        self._shapes = together([spec.shape for spec in inputs], self.names)
+
+    def __call__(self, arrays: Sequence[Array]) -> dict[str, int]:
+        """The named sizes that the shapes of the arguments, of the right ranks, imply. Raises as `solve_sizes`."""
+        values = [arrays[i].shape[axis] for i, axis in self._dims]
+        for i, lo, hi, multiple in self._bounds:
+            if not lo <= values[i] <= hi or values[i] % multiple:
+                return solve_sizes(arrays, self._inputs, self._sizes)
+        if self._shapes(*values) != tuple([array.shape for array in arrays]):
+            return solve_sizes(arrays, self._inputs, self._sizes)
+        return {name: values[i] for i, name in enumerate(self.names)}
+
+
+class Room:
+    """What one call takes: the shapes of its outputs and the bytes of its arena, by the sizes of its inputs."""
+
+    __slots__ = ("_at", "_names", "_signed")
+
+    def __init__(self, outputs: Sequence[TensorSpec | None], arena: Formula, names: Sequence[str]) -> None:
+        """outputs: None in place of those whose shapes the inputs do not decide; names: the inputs' sizes."""
+        self._names = names
+        groups = [None if spec is None else spec.shape for spec in outputs]
+        self._at = together([*groups, (arena,)], names)
+        self._signed = [(i, spec) for i, spec in enumerate(outputs) if spec is not None and any("-" in dim.text for dim in spec.shape)]
+
+    def __call__(self, sizes: Mapping[str, int]) -> tuple[Sequence[tuple[int, ...] | None], int]:
+        """Shapes, None for outputs that were None, and bytes. Raises InputError as `TensorSpec.shape_at`."""
+        *shapes, (arena,) = self._at(*[sizes[name] for name in self._names])
+        for i, spec in self._signed:
+            if min(shapes[i]) < 0:
+                spec.shape_at(sizes)
+        return shapes, arena
 
 
 def solve_sizes(arrays: Sequence[Array], inputs: Sequence[TensorSpec], sizes: Sequence[SizeSpec]) -> dict[str, int]:
