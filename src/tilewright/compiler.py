@@ -45,6 +45,7 @@ from tilewright.transform.fuse import fuse, isolate
 from tilewright.transform.inline_calls import inline_calls
 from tilewright.transform.integer_products import integer_products
 from tilewright.transform.merge_rows import merge_rows
+from tilewright.transform.narrow_weights import narrow_weights
 from tilewright.transform.phase_convolutions import phase_convolutions
 from tilewright.transform.push_movement import push_movement
 from tilewright.transform.recognise import recognise_composites
@@ -85,6 +86,13 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
             lambda f: integer_products(f, activation_dtype(machine)),
             1,
             "after simplify, which brings transposes into products; before folding, which would make floats of weights",
+            False,
+        ),
+        GraphPass(
+            "narrow_weights",
+            lambda f: narrow_weights(f, machine.l1d.size),
+            2,
+            "after products of integers took their weights; before folding, which would make floats of the rest",
             False,
         ),
         GraphPass("fold_constants", fold_constants, 1, "after simplify, which brings constants together; patterns match constants"),

@@ -9,15 +9,16 @@ import numpy as np
 
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Array, Function, GraphBuilder, Node, Parameter, Value, operator_sizes, rewrite_function
-from tilewright.graph.ops import BroadcastTo, Call, Constant, ConstantData, If, Iota, Loop, RandomNormal, RandomUniform
+from tilewright.graph.ops import BroadcastTo, Call, Constant, ConstantData, If, Iota, Loop, RandomNormal, RandomUniform, WidenWeights
 from tilewright.graph.ops.source import BindSize
 from tilewright.ir.types import static_shape
 from tilewright.support.errors import TilewrightError
 
 SMALL = 1 << 20  # bytes: results up to this size are folded whatever the operands' size
 
-# Random numbers are drawn anew in each compilation unit; control flow may run long; the rest is no computation.
-NEVER = (Parameter, Constant, BindSize, RandomUniform, RandomNormal, If, Loop, Call)
+# Random numbers are drawn anew in each compilation unit; control flow may run long; weights stay as narrow as they are; the rest is no
+# computation.
+NEVER = (Parameter, Constant, BindSize, RandomUniform, RandomNormal, If, Loop, Call, WidenWeights)
 
 
 def fold_constants(function: Function) -> Function:

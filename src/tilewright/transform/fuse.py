@@ -6,8 +6,8 @@ group can compute it without doing work twice:
 * injective producers (elementwise, movement, iota ...) join injective groups and the input side of reductions;
 * a core (contraction, convolution, reduction, normalisation ...) joins a group of elementwise users that read it point by point: they
   become its epilogue;
-* only data movement joins the input side of contractions and convolutions, which read each element many times; but for a softmax and the
-  product before it (`attention_groups`).
+* only data movement, and weights that are stored narrow, join the input side of contractions and convolutions, which read each element
+  many times; but for a softmax and the product before it (`attention_groups`).
 
 Whether an operator is injective, what it reads point by point and what it costs is read off its kernel definition (`patterns.py`).
 """
@@ -31,6 +31,7 @@ from tilewright.graph.ops import (
     Loop,
     RefineShape,
     Reshape,
+    WidenWeights,
     WinogradConvolution,
 )
 from tilewright.ir.expr import const
@@ -122,7 +123,8 @@ def _joins(node: Node, pattern: Pattern, group: Group, users: dict[Node, list[No
         # a second product of the group that ends in a narrower dtype is stored in that, by a kernel of its own
         return all(_reads_once(node, user) or pattern.cheap for user in readers) and not (_narrows(node) and _ends_a_product(node, users))
     if isinstance(core.op, PRODUCTS):
-        return pattern.movement and node.types[0].count is not const(1) and all(user is core for user in readers) and _keeps_rows(node)
+        absorbed = pattern.movement and node.types[0].count is not const(1) and _keeps_rows(node)
+        return (absorbed or isinstance(node.op, WidenWeights)) and all(user is core for user in readers)
     return pattern_of(core).blocks == 1 and pattern.cheap and not _ends_a_product(node, users)
 
 

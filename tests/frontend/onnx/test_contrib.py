@@ -152,14 +152,28 @@ def test_matmul_integer_to_float() -> None:
     check("MatMulIntegerToFloat", [a, b, np.array(0.02, F32), np.array(0.01, F32), np.array(100, U8), np.array(2, I8), floats(5)])
 
 
-@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize(("bits", "zeros"), [(4, "none"), (4, "packed"), (4, "floats"), (8, "none"), (8, "packed")])
 @pytest.mark.parametrize("depth", [32, 40])
-def test_matmul_of_four_bits(zeros: bool, depth: int) -> None:
+def test_matmul_of_few_bits(bits: int, zeros: str, depth: int) -> None:
     blocks = -(-depth // 16)
-    constants = {1: whole(U8, 5, blocks, 8, seed=1), 2: np.abs(floats(5 * blocks, seed=2)) / 8}
-    if zeros:
-        constants[3] = whole(U8, 5 * -(-blocks // 2), seed=3)
-    check("MatMulNBits", [floats(2, 3, depth)], constants=constants, K=depth, N=5, bits=4, block_size=16, rtol=1e-3, atol=1e-3)
+    constants = {1: whole(U8, 5, blocks, 2 * bits, seed=1), 2: np.abs(floats(5 * blocks, seed=2)) / (1 << bits)}
+    if zeros == "packed":
+        constants[3] = whole(U8, 5 * -(-blocks * bits // 8), seed=3)
+    if zeros == "floats":
+        constants[3] = floats(5 * blocks, seed=3)
+    check("MatMulNBits", [floats(2, 3, depth)], constants=constants, K=depth, N=5, bits=bits, block_size=16, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("order", ["blocks", "shuffled", "uneven"])
+def test_matmul_of_four_bits_by_groups(order: str) -> None:
+    groups = np.repeat(np.arange(3), 16).astype(I32)
+    if order == "shuffled":
+        groups = np.random.default_rng(0).permutation(groups)
+    if order == "uneven":
+        groups[:4] = 2
+    codes, scales, bias = whole(U8, 5, 3, 8, seed=1), np.abs(floats(15, seed=2)) / 8, floats(5, seed=4)
+    constants = {1: codes, 2: scales, 4: groups, 5: bias}  # no zero points: onnxruntime 1.32 takes wrong ones where groups are given
+    check("MatMulNBits", [floats(4, 48)], constants=constants, K=48, N=5, bits=4, block_size=16, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])

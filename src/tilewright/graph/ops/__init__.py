@@ -14,6 +14,7 @@ from tilewright.graph.ops.fused import Fused
 from tilewright.graph.ops.indexing import Gather, GatherElements, GatherNd, ScatterElements, ScatterNd
 from tilewright.graph.ops.interleave import Interleave
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Repeat, Reshape, Slice, Transpose
+from tilewright.graph.ops.narrow_weights import WidenWeights
 from tilewright.graph.ops.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, Lrn, RmsNorm
 from tilewright.graph.ops.ordering import CumulativeScan, ReverseSequence, Sort, TopK
 from tilewright.graph.ops.quantization import Dequantize, DynamicQuantize, Quantize
@@ -45,7 +46,7 @@ OPERATORS: dict[str, type[Operator]] = {
         NonZeroIndices, Unique,
         NonMaxSuppression,
         Lstm, Gru, Rnn,
-        Quantize, Dequantize, DynamicQuantize,
+        Quantize, Dequantize, DynamicQuantize, WidenWeights,
         Resize,
         TreeEnsemble,
         QuantizedLstm,
@@ -126,6 +127,7 @@ __all__ = [
     "Unary",
     "Unblock",
     "Unique",
+    "WidenWeights",
     "WindowReduce",
     "WinogradConvolution",
     "WinogradWeights",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from string import ascii_letters
 
 import numpy as np
 
@@ -16,8 +17,9 @@ from tilewright.frontend.onnx.operators.pooling import average_pool
 from tilewright.frontend.onnx.operators.quantization import integer_product, is_zero
 from tilewright.frontend.onnx.operators.recurrent import activations, direction
 from tilewright.frontend.onnx.operators.reduction import mean_over
-from tilewright.graph.node import Value
-from tilewright.graph.ops import Concat, Dequantize, DynamicQuantize, Quantize, QuantizedLstm, Softmax
+from tilewright.graph.node import Array, Value
+from tilewright.graph.ops import Concat, Dequantize, DynamicQuantize, Gather, Quantize, QuantizedLstm, Softmax, WidenWeights
+from tilewright.graph.ops.narrow_weights import packed
 from tilewright.graph.ops.recurrent import DIRECTIONS
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
@@ -50,25 +52,55 @@ def _scaled_product(
 
 
 def matmul_nbits(ctx: NodeContext) -> Value:
-    """a @ b with b of 4 bits in blocks along K: b uint8 [N, blocks, block/2], scales [N * blocks], zero points packed likewise (8 when
-    left out)."""
+    """a @ b.T with b [n, k] of 2, 4 or 8 bits in blocks along k. b: uint8 [n, blocks, block * bits / 8], the first code in the lowest bits;
+    scales [n * blocks]; zero points packed likewise for each n, or floats, 2 ** (bits - 1) when left out; group index [k]: the block of
+    each column; bias [n]."""
     bits, block, n, k = (int(ctx.require(name)) for name in ("bits", "block_size", "N", "K"))
-    if bits != 4 or ctx.has(4):
-        raise UnsupportedOperatorError(f"MatMulNBits of {bits} bits, or with a group index, is not supported", where=ctx.where)
-    packed = ctx.require_constant(1, "weight").reshape(n, -1, block // 2)
-    blocks = packed.shape[1]
-    values = np.stack([packed & 0xF, packed >> 4], axis=-1).reshape(n, blocks * block)[:, :k]
+    if bits not in _CODES:
+        raise UnsupportedOperatorError(f"MatMulNBits of {bits} bits is not supported", where=ctx.where, why="it is of 2, 4 and 8 bits")
+    a, blocks = ctx.input(0), -(-k // block)
+    codes = _codes(ctx.require_constant(1, "weight").reshape(n, -1), bits)[:, :k]
     scales = ctx.reshape(ctx.input(2), (n, blocks))
-    if ctx.has(3):
-        given = ctx.require_constant(3, "zero point").reshape(n, -1)
-        zeros = np.stack([given & 0xF, given >> 4], axis=-1).reshape(n, -1)[:, :blocks]
+    zeros: Value | Array = np.full((n, blocks), 1 << (bits - 1), np.uint8)
+    if ctx.has(3) and ctx.input(3).type.dtype.is_float:
+        zeros = ctx.reshape(ctx.cast(ctx.input(3), dtypes.float32), (n, blocks))
+    elif ctx.has(3):
+        zeros = _codes(ctx.require_constant(3, "zero point").reshape(n, -1), bits)[:, :blocks]
+    if ctx.has(4):
+        a, codes, scales, zeros, block = _regrouped(ctx, a, codes, scales, zeros, block)
+    if isinstance(zeros, Value):
+        weights = ctx.one(WidenWeights(bits, 1, k, block), ctx.constant(packed(codes, bits, 1)), scales, zeros)
     else:
-        zeros = np.full((n, blocks), 8, np.uint8)
-    dtype = ctx.input(0).type.dtype
-    four = dtypes.uint4
-    weights = ctx.one(Dequantize(1, block, dtype), ctx.constant(values, four), scales, ctx.constant(zeros, four))
-    product = matmul.contract(ctx, ctx.input(0), "abk"[3 - ctx.input(0).type.rank :], weights, "nk", "abn"[3 - ctx.input(0).type.rank :])
+        dtype = _CODES[bits]
+        weights = ctx.one(Dequantize(1, block, a.type.dtype), ctx.constant(codes, dtype), scales, ctx.constant(zeros, dtype))
+    rows = ascii_letters[: a.type.rank - 1]
+    product = matmul.contract(ctx, a, rows + "Y", weights, "ZY", rows + "Z")
     return product if not ctx.has(5) else ctx.binary("add", product, ctx.input(5))
+
+
+_CODES = {2: dtypes.uint2, 4: dtypes.uint4, 8: dtypes.uint8}
+
+
+def _codes(array: Array, bits: int) -> Array:
+    """The codes in rows of bytes, the first in the lowest bits."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return (array[..., None] >> shifts & np.uint8((1 << bits) - 1)).reshape(array.shape[0], -1)
+
+
+def _regrouped(
+    ctx: NodeContext, a: Value, codes: Array, scales: Value, zeros: Value | Array, block: int
+) -> tuple[Value, Array, Value, Value | Array, int]:
+    """Operands without a group index: columns in the order of their groups where each group is a block, else a scale for each column."""
+    groups = ctx.require_constant(4, "group index")[: codes.shape[1]].astype(np.int64)
+    order = np.argsort(groups, kind="stable")
+    if not np.array_equal(groups[order], np.arange(codes.shape[1]) // block):
+        index = ctx.constant(groups)
+        scales = ctx.one(Gather(1), scales, index)
+        zeros = ctx.one(Gather(1), zeros, index) if isinstance(zeros, Value) else zeros[:, groups]
+        return a, codes, scales, zeros, 1
+    if not np.array_equal(order, np.arange(order.size)):
+        a = ctx.one(Gather(a.type.rank - 1), a, ctx.constant(order))
+    return a, codes[:, order], scales, zeros, block
 
 
 def _real(ctx: NodeContext, index: int) -> Value:

@@ -9,7 +9,7 @@ vector axis and output columns as rows. Figures that led here: docs/decisions/00
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Expr
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, Store
@@ -17,6 +17,7 @@ from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
 from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
+from tilewright.target.cpu.rules.narrow_weights import OnTile, by_panels, conversion_cost, on_tile, runs, schedule_conversion, widening
 from tilewright.target.cpu.rules.packing import pack_operand
 from tilewright.target.cpu.rules.registers import block_cost, register_block, register_blocks
 from tilewright.target.cpu.rules.structure import (
@@ -29,6 +30,7 @@ from tilewright.target.cpu.rules.structure import (
     spatial,
     stride,
     uses,
+    value_loads,
     writes_output,
 )
 
@@ -45,7 +47,8 @@ TRANSPOSED_STORE = 24.0  # vector multiply-adds that storing one vector element 
 class Tile:
     """A register tile: which operand is the panel, its vector iter with `vectors` of `lanes`, the other operand, of which single elements
     are broadcast, and the row iter with `rows` (None: no rows).
-    Where the vector iter is no longer than a vector, the vectors of a tile are along `beyond`, another iter of the panel."""
+    Where the vector iter is no longer than a vector, the vectors of a tile are along `beyond`, another iter of the panel.
+    `narrow`: the panel is made of small integers, which are converted on the tile."""
 
     panel: Expr
     broadcast: Expr
@@ -55,6 +58,7 @@ class Tile:
     lanes: int
     row: BlockIter | None
     rows: int
+    narrow: OnTile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,9 @@ def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], mach
     product = as_product(block_of(s, name))
     if product is None:
         return None
-    tile = choose_tile(product, constants, machine, space)
+    converting = widening(s, product, constants)
+    known = constants if converting is None else constants | {s.nest.outputs(converting)[0].name}
+    tile = choose_tile(product, known, machine, space)
     if tile is None:
         return None
     epilogue = _single_epilogue(s, name)
@@ -160,7 +166,10 @@ def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], mach
         s, (epilogue, *_) = s.cache_write(name, "local")
     else:
         s = s.set_scope(s.nest.outputs(name)[0].name, "local")
-    s, packing = _pack_panel(s, name, tile, constants, machine, space)
+    if converting is not None and tile.panel.attr in s.nest.outputs(converting):
+        s, tile, packing = _narrow_panel(s, name, tile, converting, constants, space)
+    else:
+        s, packing = _pack_panel(s, name, tile, constants, machine, space)
     middle = None
     if tile.vector is not spatial(block_of(s, name))[-1]:
         # results are stored across the lanes: the accumulators go to memory first, so that only constant positions of them are used
@@ -200,6 +209,22 @@ def _pack_panel(
             return s, None
     width = tile.lanes if tile.beyond is not None else tile.vectors * tile.lanes
     return pack_operand(s, name, tile.panel, packed, tile.vector, width), packing
+
+
+def _narrow_panel(
+    s: Schedule, name: str, tile: Tile, converting: str, constants: frozenset[str], space: Space
+) -> tuple[Schedule, Tile, str | None]:
+    """Weights that the block `converting` makes of small integers: on the tile, or a panel at a time by that block, which then is the last
+    result."""
+    rows = None if tile.row is None else tile.row.extent
+    why = "vector instructions that convert a vector of weights, for each row"
+    how = space.choose(f"{name}.weights", ("tile", "panel"), lambda how: conversion_cost(how, rows, tile.rows), why)
+    width = tile.lanes if tile.beyond is not None else tile.vectors * tile.lanes
+    if how == "tile":
+        s, narrow = on_tile(s, name, converting, tile.vector, width, constants)
+        return s, replace(tile, panel=narrow.codes, narrow=narrow), None
+    s = by_panels(s, name, converting, tile.vector, width, constants)
+    return pack_operand(s, name, tile.panel, tile.panel.attr.name, tile.vector, width), tile, converting
 
 
 def _packing_cost(block: Block, tile: Tile, how: str, machine: Machine) -> float:
@@ -272,6 +297,12 @@ def _tile_loops(
         s, (row_tile, row_part) = s.split(row, tile.rows)
         inner = [row_part, *inner]
         tiles = [panel, *streamed, row_tile]
+    words: list[str] = []
+    if tile.narrow is not None and tile.narrow.along is not None:
+        along = loops[tile.narrow.along.var]
+        s, parts = s.split(along, runs(tile.narrow.steps))
+        reduced = [*(loop for loop in reduced if loop != along), *parts]
+        words = [parts[-1]]
     if not outer and packing is None:
         s, outer, tiles = _share_rows(s, name, tile, tiles, machine, space)
     s = s.reorder(*outer, *tiles, *reduced, *inner)
@@ -281,7 +312,7 @@ def _tile_loops(
     if middle is not None:
         s = _lanes_innermost(s, name, tile)
     s = s.vectorize(lane)
-    for loop in inner[:-1]:
+    for loop in (*words, *inner[:-1]):
         s = s.unroll(loop)
     if reduced:
         s, _ = s.decompose_reduction(name, reduced[0])
@@ -295,11 +326,14 @@ def _tile_loops(
                 s = s.clamp_reads(init, where)
     if row is not None and not streamed and not rest:
         s = _prefetch_rows(s, name, tile, row_tile, reduced, machine, space)
-    if tile.panel.attr.name in constants and not any(uses(tile.panel, it.var) for it in rest):
+    if tile.narrow is None and tile.panel.attr.name in constants and not any(uses(tile.panel, it.var) for it in rest):
         s = _prefetch_panel(s, name, tile, tiles, reduced, machine, space)
     if packing is not None:
         s, _ = s.compute_at(packing, panel)
-        s = schedule_nest(s, packing, machine, parallel=False, space=space)
+        if all(load.attr.name in constants for load in value_loads(block_of(s, packing))):
+            s = schedule_conversion(s, packing, machine, tile.panel.args.index(tile.vector.var))
+        else:
+            s = schedule_nest(s, packing, machine, parallel=False, space=space)
         return parallelise(s, [*outer, panel])
     return parallelise(s, [*outer, *tiles])
 

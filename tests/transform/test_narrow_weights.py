@@ -1,0 +1,108 @@
+"""Weights that stay small integers: products give what those of dequantized weights give, and artifacts hold the integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tests.compiled_graphs import Array, compile_graph, f32, module
+from tilewright.graph.interpreter import interpret
+from tilewright.graph.node import GraphBuilder, Module, Value, walk_nodes
+from tilewright.graph.ops import Binary, Constant, ConstantData, Contract, Dequantize, WidenWeights
+from tilewright.graph.ops.narrow_weights import packed, unpacked
+from tilewright.ir import dtypes
+from tilewright.ir.dtypes import DType
+from tilewright.ir.expr import Expr, size
+from tilewright.runtime.executable import Executable
+from tilewright.transform.narrow_weights import narrow_weights
+
+CACHE = 1000  # bytes: these weights are small
+STORED = {dtypes.int8: 1.0, dtypes.uint8: 1.0, dtypes.int4: 0.5, dtypes.uint4: 0.5, dtypes.uint2: 0.25}
+
+
+def held(g: GraphBuilder, array: Array) -> Value:
+    return g.one(Constant(ConstantData(array)))
+
+
+def draw(dtype: DType, shape: Sequence[int], seed: int) -> Array:
+    values = np.random.default_rng(seed).integers(int(dtype.lowest), int(dtype.highest) + 1, shape)
+    return values.astype(dtype.numpy)
+
+
+def product(rows: Expr | int, depth: int, columns: int, dtype: DType, block: int, zero: str, transposed: bool = True) -> Module:
+    """x @ dequantized weights + bias. block: 0 for one scale for each column. zero: none, one or many."""
+
+    def body(g: GraphBuilder, x: Value) -> list[Value]:
+        shape = (columns, depth) if transposed else (depth, columns)
+        axis = 1 if transposed else 0
+        scales: tuple[int, ...] = (columns,)
+        if block:
+            blocks = -(-depth // block)
+            scales = (columns, blocks) if transposed else (blocks, columns)
+        scale = np.random.default_rng(3).uniform(0.01, 0.02, scales).astype(np.float32)
+        operands = [held(g, draw(dtype, shape, 1)), held(g, scale)]
+        if zero == "many":
+            operands.append(held(g, draw(dtype, scales, 2)))
+        if zero == "one":
+            operands.append(held(g, np.full(scales, 1).astype(dtype.numpy)))
+        w = g.one(Dequantize(axis if block else 1 - axis, block, dtypes.float32), *operands)
+        y = g.one(Contract("mk,nk->mn" if transposed else "mk,kn->mn", dtypes.float32), x, w)
+        return [g.one(Binary("add"), y, held(g, np.linspace(-1, 1, columns).astype(np.float32)))]
+
+    return module([f32(rows, depth)], body)
+
+
+def run(m: Module, rows: int, depth: int) -> tuple[Array, Array, Executable, list[str]]:
+    """(expected, computed, the executable, names of its kernels)."""
+    x = np.random.default_rng(0).normal(size=(rows, depth)).astype(np.float32)
+    compiled = compile_graph(m, precision="default")
+    exe = Executable(compiled.artifact, 1)
+    return interpret(m, [x])[0], np.asarray(exe(x)), exe, [kernel["symbol"] for kernel in compiled.artifact.manifest["kernels"]]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 17])
+@pytest.mark.parametrize("zero", ["none", "one", "many"])
+@pytest.mark.parametrize("block", [0, 16, 32, 64, 128])
+@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.uint8, dtypes.int4, dtypes.uint4, dtypes.uint2], ids=repr)
+def test_products(dtype: DType, block: int, zero: str, rows: int) -> None:
+    m = product(rows, 256, 80, dtype, block, zero)
+    expected, computed, exe, kernels = run(m, rows, 256)
+    np.testing.assert_allclose(computed, expected, rtol=2e-5, atol=2e-4)
+    assert len(kernels) == 1
+    assert "widen_weights_contract" in kernels[0]
+    padded, blocks = 256 * 128, 256 // (block or 256)
+    assert exe.manifest["memory"]["weights"] <= padded * STORED[dtype] + 128 * blocks * 5 + 1024
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.uint4], ids=repr)
+def test_any_number_of_rows(dtype: DType, rows: int) -> None:
+    m = product(size("rows", 1), 256, 80, dtype, 32, "many", transposed=False)
+    expected, computed, _, kernels = run(m, rows, 256)
+    np.testing.assert_allclose(computed, expected, rtol=2e-5, atol=2e-4)
+    assert len(kernels) == 1
+
+
+@pytest.mark.parametrize("rows", [1, 17])
+@pytest.mark.parametrize("depth", [100, 203])
+@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.uint4], ids=repr)
+def test_ragged_depths(dtype: DType, depth: int, rows: int) -> None:
+    m = product(rows, depth, 33, dtype, 32, "many")
+    expected, computed, _, kernels = run(m, rows, depth)
+    np.testing.assert_allclose(computed, expected, rtol=2e-5, atol=2e-4)
+    assert len(kernels) == 1
+
+
+def test_what_stays_dequantized() -> None:
+    m = product(3, 256, 80, dtypes.int8, 0, "none")
+    assert not any(isinstance(node.op, WidenWeights) for node in walk_nodes(narrow_weights(m.main, 4 * 256 * 80).results))
+    assert any(isinstance(node.op, WidenWeights) for node in walk_nodes(narrow_weights(m.main, 4 * 256 * 80 - 1).results))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_words(bits: int, axis: int) -> None:
+    codes = np.random.default_rng(0).integers(0, 1 << bits, (21, 13)).astype(np.uint8)
+    np.testing.assert_array_equal(unpacked(packed(codes, bits, axis), bits, axis, codes.shape[axis]), codes)
