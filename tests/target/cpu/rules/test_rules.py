@@ -226,6 +226,16 @@ def test_a_panel_that_is_used_once_is_a_stream() -> None:
     assert not prefetches(schedule_kernel(kernel, frozenset({1}), named_machine("x86-64-v4")).kernel)
 
 
+@pytest.mark.parametrize(("rows", "width"), [(1024, 192), (1024, 48), (4096, 96)])
+def test_rows_that_are_shared_by_threads_are_asked_for_ahead_as_well(rows: int, width: int) -> None:
+    """More activations than weights, and more than the second cache holds: neither decision takes the register tiles away."""
+    kernel = fused_kernel([f32(rows, 768), f32(768, width)], product("mk,kn->mn"))
+    schedule = schedule_kernel(kernel, frozenset({1}), named_machine("x86-64-v4"))
+    assert kernel.inputs[0].name in {stmt.buffer.name for stmt in prefetches(schedule.kernel)}
+    assert any(buffer.scope == "local" for buffer in schedule.kernel.scratch)
+    assert [layout.buffer for layout in schedule.layouts] == ["x1"]
+
+
 def test_groups_have_statistics_of_their_own_once() -> None:
     """Group normalisation runs group by group: no channel computes the statistics of its group again."""
     kernel, constants = kernel_of("group norm")

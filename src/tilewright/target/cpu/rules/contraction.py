@@ -9,6 +9,7 @@ vector axis and output columns as rows. Figures that led here: docs/decisions/00
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Expr
@@ -325,7 +326,7 @@ def _tile_loops(
                 where = [it.var for it in spatial(block)].index(iter_.var)
                 s = s.clamp_reads(init, where)
     if row is not None and not streamed and not rest:
-        s = _prefetch_rows(s, name, tile, row_tile, reduced, machine, space)
+        s = _prefetch_rows(s, name, tile, [*outer, *tiles[1:]], reduced, machine, space)
     if tile.narrow is None and tile.panel.attr.name in constants and not any(uses(tile.panel, it.var) for it in rest):
         s = _prefetch_panel(s, name, tile, tiles, reduced, machine, space)
     if packing is not None:
@@ -400,8 +401,11 @@ def _prefetch_panel(s: Schedule, name: str, tile: Tile, tiles: list[str], reduce
     return s.prefetch(at, tile.panel.attr.name, size, steps, lines, line)
 
 
-def _prefetch_rows(s: Schedule, name: str, tile: Tile, row_tile: str, reduced: list[str], machine: Machine, space: Space) -> Schedule:
-    """While a row tile is worked on, ask for the rows of the next one, where all rows together come from beyond the second cache."""
+def _prefetch_rows(
+    s: Schedule, name: str, tile: Tile, row_tiles: Sequence[str], reduced: list[str], machine: Machine, space: Space
+) -> Schedule:
+    """While a row tile is worked on, ask for the rows of the next one, where all rows together come from beyond the second cache.
+    `row_tiles`: the loops over tiles of rows, outermost first."""
     rows, buffer = tile.broadcast, tile.broadcast.attr
     inner = reductions(block_of(s, name))
     if tile.row is None or len(inner) != 1 or buffer not in s.kernel.inputs or stride(rows, inner[0].var) != 1:
@@ -414,8 +418,12 @@ def _prefetch_rows(s: Schedule, name: str, tile: Tile, row_tile: str, reduced: l
     why = "share of the rows that comes from beyond the second cache and is waited for, or is asked for ahead"
     if not space.choose(f"{name}.prefetch_rows", (False, True), lambda ahead: 0.25 if ahead else far, why):
         return s
-    ahead = tile.rows * int(depth.value)
-    return s.prefetch(reduced[0], buffer.name, ahead, [(row_tile, ahead, 0), (reduced[0], tile.rows, 0)], 1, machine.l1d.line)
+    ahead = step = tile.rows * int(depth.value)
+    steps = [(reduced[0], tile.rows, 0)]
+    for loop in reversed(row_tiles):
+        steps.append((loop, step, 0))
+        step *= extent_value(s.nest.loop(loop).stmt.extent)
+    return s.prefetch(reduced[0], buffer.name, ahead, steps, 1, machine.l1d.line)
 
 
 def _place_copy(s: Schedule, middle: str, position: int, at: str, tile: Tile) -> Schedule:
