@@ -113,7 +113,7 @@ def schedule_conversion(s: Schedule, block: str, machine: Machine, lane: int) ->
     """The loops of a block that converts a panel of weights: vectors along its iter number `lane`, the codes of a word in one step."""
     converting = block_of(s, block)
     loops = list(s.loops_of(block)[-len(converting.iters) :])
-    along, steps = _codes_in_a_word(converting)
+    along, steps = _codes_in_a_word(converting, lane)
     s, (part, vector) = s.split(loops[lane], (None, machine.lanes(32)))
     order = [loop for i, loop in enumerate(loops) if i not in (lane, along)]
     inner: list[str] = []
@@ -128,12 +128,12 @@ def schedule_conversion(s: Schedule, block: str, machine: Machine, lane: int) ->
     return s
 
 
-def _codes_in_a_word(block: Block) -> tuple[int | None, int]:
-    """The number of the iter along which a word holds several codes, and how many."""
+def _codes_in_a_word(block: Block, lane: int) -> tuple[int | None, int]:
+    """The number of the iter along which a word holds several codes, other than the vectors' iter number `lane`, and how many."""
     words = [load for load in value_loads(block) if load.dtype.name == "uint32"]
     for load in words:
         for e in walk(*load.args):
             for i, it in enumerate(block.iters):
-                if e.op is Op.FLOORDIV and e.args[0] is it.var and e.args[1].is_const:
+                if i != lane and e.op is Op.FLOORDIV and e.args[0] is it.var and e.args[1].is_const:
                     return i, int(e.args[1].value)
     return None, 1
