@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.frontend.onnx.registry import IMPORTERS
+from tilewright.runtime.host.table import OPERATORS
 
+SUPPORTED = {**IMPORTERS, **{key: run for key, run in OPERATORS.items() if key[0] != "tilewright"}}  # by compiler or host
 SUMMARY = Path(__file__).parents[1] / "tests" / "onnx_backend" / "summary.json"
 NAMES = {"": "ai.onnx"}
 KIND_NAMES = {
@@ -36,11 +38,11 @@ def operator_rows(domain: str) -> list[tuple[str, ...]]:
     """The supported operators of a domain: name, versions, dtypes tested, cases, of those with symbolic dims."""
     rows = []
     for entry in summary()["operators"]:
-        if entry["domain"] == domain and ((domain, entry["name"]) in IMPORTERS or entry["passed"]):
+        if entry["domain"] == domain and ((domain, entry["name"]) in SUPPORTED or entry["passed"]):
             versions = ", ".join(map(str, entry["versions"])) or "all"
             rows.append((f"`{entry['name']}`", versions, ", ".join(entry["dtypes"]), share(entry, "passed", "cases"), symbolic(entry)))
     listed = {entry["name"] for entry in summary()["operators"] if entry["domain"] == domain}
-    rows += [(f"`{name}`", "all", "", "", "") for of, name in IMPORTERS if of == domain and name not in listed]
+    rows += [(f"`{name}`", "all", "", "", "") for of, name in SUPPORTED if of == domain and name not in listed]
     return sorted(rows)
 
 
@@ -59,7 +61,7 @@ def missing() -> str:
     found = [
         f"`{entry['name']}`" if not entry["domain"] else f"`{entry['domain']}::{entry['name']}`"
         for entry in summary()["operators"]
-        if (entry["domain"], entry["name"]) not in IMPORTERS and not entry["passed"]
+        if (entry["domain"], entry["name"]) not in SUPPORTED and not entry["passed"]
     ]
     return ", ".join(found) or "none"
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.api import compile  # noqa: A004 (the name that users look for)
     from tilewright.examine import Report, check
-    from tilewright.runtime.executable import Executable, load
+    from tilewright.runtime.executable import Executable
+    from tilewright.runtime.opening import load
     from tilewright.support.errors import TilewrightError
     from tilewright.support.settings import override
 
@@ -29,7 +30,7 @@ _HOMES = {
     "TilewrightError": "tilewright.support.errors",
     "check": "tilewright.examine",
     "compile": "tilewright.api",
-    "load": "tilewright.runtime.executable",
+    "load": "tilewright.runtime.opening",
     "override": "tilewright.support.settings",
 }
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,18 @@ from tilewright.machine.targets import parse_target, resolve_target
 from tilewright.runtime.artifact import Artifact, save
 from tilewright.runtime.artifact import load as load_artifact
 from tilewright.runtime.examples import hints_in
-from tilewright.runtime.executable import Executable, load
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.opening import Runnable, load, open_artifact
 from tilewright.support.cache import Cache, open_cache
-from tilewright.support.errors import ArtifactError, InternalError, ScheduleError, SettingsError, TilewrightError
+from tilewright.support.errors import (
+    ArtifactError,
+    InternalError,
+    ModelError,
+    ScheduleError,
+    SettingsError,
+    TilewrightError,
+    UnsupportedOperatorError,
+)
 from tilewright.support.file_hashes import file_hash
 from tilewright.support.hashing import content_hash, hash_tree
 from tilewright.support.host_limits import usable_memory
@@ -49,7 +59,7 @@ def compile(  # noqa: A001 (the name that users look for)
     schedule: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     reporter: Progress | None = None,
     **settings: Any,
-) -> Executable:
+) -> Runnable:
     """Compile a model to native code.
 
     model: path of an ONNX file, its bytes, or an `onnx.ModelProto`. target: `cpu` is this machine; see the targets page.
@@ -58,7 +68,7 @@ def compile(  # noqa: A001 (the name that users look for)
     settings: any of the settings page, for this call only. Raises a TilewrightError that names the model's node.
     """
     chosen = current_settings().changed(**settings)
-    return Executable(make_artifact(model, target, dims, chosen, reporter, schedule).artifact, chosen.threads)
+    return open_artifact(make_artifact(model, target, dims, chosen, reporter, schedule).artifact, chosen.threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +106,55 @@ def make_artifact(
     if cache is not None and path is not None and key is None:
         note_external_files(path, loaded, cache)
         key = artifact_key(path, ranges, machine, settings, given, cache)
-    compiled = compile_loaded(loaded, ranges, machine, settings, cache, shown, given)
+    artifact = artifact_of(loaded, ranges, machine, settings, cache, shown, given)
     if cache is not None and key is not None:
-        keep(compiled, cache, key)
-    return Made(compiled.artifact, False)
+        keep(artifact, cache, key)
+    return Made(artifact, False)
+
+
+def artifact_of(
+    loaded: LoadedModel,
+    dims: Mapping[str, DimRange | int],
+    machine: Machine,
+    settings: Settings,
+    cache: Cache | None,
+    progress: Progress,
+    schedule: Mapping[str, Any] | None = None,
+) -> Artifact:
+    """Compile an opened model: whole, or as a program where its values are more than tensors of numbers. Raises as `compile_loaded`."""
+    from tilewright.frontend.onnx.host import may_want_host, wants_host
+
+    if wants_host(loaded.proto):
+        return compile_as_program(loaded, dims, machine, settings, cache, progress, schedule)
+    try:
+        return compile_loaded(loaded, dims, machine, settings, cache, progress, schedule).artifact
+    except (ModelError, UnsupportedOperatorError):
+        if not may_want_host(loaded.proto):
+            raise
+    return compile_as_program(loaded, dims, machine, settings, cache, progress, schedule)
+
+
+def compile_as_program(
+    loaded: LoadedModel,
+    dims: Mapping[str, DimRange | int],
+    machine: Machine,
+    settings: Settings,
+    cache: Cache | None,
+    progress: Progress,
+    schedule: Mapping[str, Any] | None,
+) -> Artifact:
+    """Compile the parts of a model with strings, sequences, optionals or maps. Raises as `compile_loaded`."""
+    from tilewright.compiler import compile_program
+    from tilewright.frontend.onnx.host import partition
+
+    if schedule is not None:
+        what = "schedules cannot be given for a model with strings, sequences, optionals or maps"
+        raise ScheduleError(what, where=loaded.source, why="it is compiled in several parts")
+    with internal_faults(loaded):
+        with progress.stage("import"):
+            program = partition(loaded, dims)
+        specs = program.inputs, program.outputs
+        return compile_program(program.parts, program.body, *specs, machine, settings, cache, progress, described(loaded))
 
 
 def cached_artifact(key: str, settings: Settings, cache: Cache) -> Artifact | None:
@@ -157,10 +212,17 @@ def compile_loaded(
     from tilewright.kernel.schedule.given import parse_given
 
     schedules = None if schedule is None else parse_given(schedule)
-    try:
+    with internal_faults(loaded):
         with progress.stage("import"):
             module = import_model(loaded, dims).module
         return compile_module(module, machine, settings, cache, progress, described(loaded), schedules)
+
+
+@contextmanager
+def internal_faults(loaded: LoadedModel) -> Iterator[None]:
+    """Turn what is no error of the user's into an InternalError that names the model."""
+    try:
+        yield
     except (TilewrightError, MemoryError, OSError):
         raise
     except Exception as error:
@@ -250,12 +312,12 @@ def external_key(model: str) -> str:
     return content_hash("external files", model)
 
 
-def keep(compiled: Compiled, cache: Cache, key: str) -> None:
+def keep(artifact: Artifact, cache: Cache, key: str) -> None:
     """Put an artifact into the cache."""
     with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
         path = Path(folder) / "artifact.tw"
-        save(compiled.artifact, path)
+        save(artifact, path)
         cache.put_file(key, path)
 
 
-__all__ = ["Executable", "compile", "load"]
+__all__ = ["Executable", "Runnable", "compile", "load"]

@@ -21,6 +21,8 @@ from tilewright.plan.steps import Launch, Plan, walk_steps
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.constants import ALIGNMENT
 from tilewright.runtime.executable import aligned_empty
+from tilewright.runtime.host.kinds import ValueSpec
+from tilewright.runtime.host.steps import Body, to_data
 from tilewright.support.cache import Cache
 from tilewright.support.errors import MemoryLimitError
 from tilewright.support.hashing import content_hash
@@ -187,6 +189,41 @@ def compile_module(
     manifest = make_manifest(module, plan, machine, settings, entry, checks, total, source or {}, work)
     artifact = Artifact(manifest, objects, thread_pool_object(llvm_target(machine)), weights)
     return Compiled(module, plan, constants, artifact)
+
+
+def compile_program(
+    parts: Sequence[Module],
+    body: Body,
+    inputs: Sequence[ValueSpec],
+    outputs: Sequence[ValueSpec],
+    machine: Machine,
+    settings: Settings,
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+    source: Mapping[str, Any] | None = None,
+) -> Artifact:
+    """A model with values that are no tensors of numbers: its parts, each compiled, and the host steps around them."""
+    compiled = tuple(compile_module(part, machine, settings, cache, progress, {}).artifact for part in parts)
+    fixed = [int(part.manifest["memory"]["arena"]) for part in compiled if str(part.manifest["memory"]["arena"]).isdecimal()]
+    manifest = {
+        "tilewright": tilewright.__version__,
+        "model": dict(source or {}),
+        "target": target_entry(machine),
+        "settings": dict(settings.code_key()),
+        "inputs": [_value(spec) for spec in inputs],
+        "outputs": [_value(spec) for spec in outputs],
+        "sizes": [],
+        "input_sizes": 0,
+        "open_ended": len(fixed) < len(compiled) or any(part.manifest["open_ended"] for part in compiled),
+        "program": to_data(body),
+        "memory": {"arena": str(max(fixed, default=0)), "weights": sum(int(part.weights.nbytes) for part in compiled)},
+        "kernels": [kernel for part in compiled for kernel in part.manifest["kernels"]],
+    }
+    return Artifact(manifest, {}, b"", aligned_empty(0), compiled)
+
+
+def _value(spec: ValueSpec) -> dict[str, Any]:
+    return {"name": spec.name, "kind": spec.kind, "shape": None if spec.shape is None else list(spec.shape)}
 
 
 def constant_offsets(types: Sequence[TensorType]) -> tuple[list[int], int]:

@@ -7,14 +7,16 @@ if not report.ok:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.api import Dims, dim_range, target_machine
 from tilewright.compiler import check_memory, constant_offsets, optimise
+from tilewright.frontend.dims import DimRange
+from tilewright.frontend.onnx.host import partition, wants_host
 from tilewright.frontend.onnx.loader import LoadedModel, load_model
-from tilewright.frontend.onnx.survey import Refusal, node_named, refusal, survey
+from tilewright.frontend.onnx.survey import Refusal, node_named, operator_counts, refusal, survey
 from tilewright.graph.node import Function, Module, Node
 from tilewright.graph.ops import Constant, Fused
 from tilewright.ir.expr import Expr, const, maximum
@@ -143,18 +145,47 @@ def check(model: Any, target: str = "cpu", *, dims: Dims | None = None, progress
     ranges = {name: dim_range(name, value) for name, value in (dims or {}).items()}
     loaded = load_model(model)
     progress = progress or NullProgress()
+    by_name = 0
     with progress.stage("import"):
-        found = survey(loaded, ranges)
-    missing = list(found.refusals)
-    estimate = None
-    if found.module is not None:
+        if wants_host(loaded.proto):
+            modules, missing = _parts(loaded, ranges)
+        else:
+            found = survey(loaded, ranges)
+            modules, missing, by_name = [] if found.module is None else [found.module], list(found.refusals), found.by_name
+    estimates = []
+    for module in modules:
         groups = _Groups(machine, chosen, loaded)
         try:
-            estimate = _estimate(found.module, groups, progress)
+            estimates.append(_estimate(module, groups, progress))
         except TilewrightError as error:
             missing.append(refusal(error, loaded, node_named(loaded, error.where), {}))
         missing += groups.missing
-    return Report(loaded.source, machine.name, tuple(missing), found.operators, found.by_name, estimate)
+    return Report(loaded.source, machine.name, tuple(missing), operator_counts(loaded), by_name, _together(estimates))
+
+
+def _parts(loaded: LoadedModel, dims: Mapping[str, DimRange | int]) -> tuple[list[Module], list[Refusal]]:
+    """The parts of a model with strings, sequences, optionals or maps, and what is refused."""
+    missing: list[Refusal] = []
+    try:
+        return list(partition(loaded, dims, missing).parts), missing
+    except TilewrightError as error:
+        return [], [*missing, refusal(error, loaded, node_named(loaded, error.where), {})]
+
+
+def _together(estimates: Sequence[Estimate]) -> Estimate | None:
+    """The estimate of parts that run one after the other."""
+    if len(estimates) <= 1:
+        return estimates[0] if estimates else None
+    return Estimate(
+        weights=sum(each.weights for each in estimates),
+        memory_formula=f"max({', '.join(each.memory_formula for each in estimates)})",
+        memory=max(each.memory for each in estimates),
+        operations_formula=" + ".join(each.operations_formula for each in estimates),
+        operations=sum(each.operations for each in estimates),
+        kernels=sum(each.kernels for each in estimates),
+        open_ended=any(each.open_ended for each in estimates),
+        sizes={name: value for each in estimates for name, value in each.sizes.items()},
+    )
 
 
 @dataclass(slots=True)

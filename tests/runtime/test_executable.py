@@ -19,8 +19,9 @@ from tilewright.ir.expr import const, size
 from tilewright.ir.types import as_shape
 from tilewright.runtime import executable as executable_module
 from tilewright.runtime.artifact import HEADER, Artifact
-from tilewright.runtime.executable import KEPT_ARENAS, Executable, load
+from tilewright.runtime.executable import KEPT_ARENAS, Executable
 from tilewright.runtime.host_features import host_platform, platform_of
+from tilewright.runtime.opening import load
 from tilewright.support.errors import ArtifactError, InputError, ShapeError
 
 rng = np.random.default_rng(1)
@@ -290,7 +291,7 @@ def test_loading_needs_no_compiler(one_input: Executable, tmp_path: Path) -> Non
     one_input.save(tmp_path / "model.tw")
     script = (
         "import sys, numpy as np\n"
-        "from tilewright.runtime.executable import load\n"
+        "from tilewright.runtime.opening import load\n"
         "x = np.full((2, 4), 3, np.float32)\n"
         "assert (load(sys.argv[1])(x) == 9).all()\n"
         "floors = ('ir', 'graph', 'kernel', 'plan', 'transform', 'target', 'frontend', 'compiler')\n"

@@ -63,12 +63,13 @@ def bench(
         raise typer.BadParameter("an artifact is already compiled for its sizes", param_hint="--static")
     fixed = {name: str(value) for name, value in sizes.items()} if static else {}
     opened = models.open_model(model, target, fixed, settings, pairs(set_, "--set"))
-    chosen = models.chosen_sizes(opened.executable, {} if static else sizes)
-    inputs = models.example_inputs(opened, chosen, seed)
-    outputs = [spec.name for spec in opened.executable.outputs]
+    whole = models.tensors_only(opened, "tilewright bench")
+    chosen = models.chosen_sizes(whole, {} if static else sizes)
+    inputs = models.example_inputs(whole.inputs, opened.artifact, chosen, seed)
+    outputs = [spec.name for spec in whole.outputs]
     progress = make_progress(settings.progress)
     results = []
-    for count in counts or [opened.executable.threads]:
+    for count in counts or [whole.threads]:
         executable = Executable(opened.artifact, count)
         sessions = [
             our_session(executable, inputs),

@@ -59,8 +59,8 @@ def summary(artifact: Any) -> dict[str, Any]:
         "target": manifest["target"]["name"],
         "kernels": len({kernel["symbol"] for kernel in manifest["kernels"]}),
         "launches": len(manifest["kernels"]),
-        "code_bytes": sum(map(len, artifact.objects.values())) + len(artifact.pool),
-        "weights_bytes": int(artifact.weights.nbytes),
+        "code_bytes": sum(sum(map(len, part.objects.values())) + len(part.pool) for part in (artifact, *artifact.parts)),
+        "weights_bytes": manifest["memory"]["weights"],
         "memory_formula": manifest["memory"]["arena"],
         "open_ended": manifest["open_ended"],
         "inputs": manifest["inputs"],
@@ -91,6 +91,10 @@ def show(console: Console, data: dict[str, Any]) -> None:
 
 
 def tensor_text(entry: dict[str, Any]) -> str:
+    if "kind" in entry:
+        from tilewright.runtime.host.kinds import value_spec
+
+        return repr(value_spec(entry))
     return f"{entry['name']}: {entry['dtype']}[{', '.join(entry['shape'])}]"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
@@ -9,6 +10,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import typer
@@ -18,7 +20,11 @@ from tilewright.runtime.artifact import MAGIC, Artifact
 from tilewright.runtime.artifact import load as load_artifact
 from tilewright.runtime.examples import Example, draw_inputs, typical_sizes
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.specs import Array, TensorSpec, as_array, solve_sizes
+from tilewright.runtime.formula import Formula
+from tilewright.runtime.host.kinds import ValueSpec
+from tilewright.runtime.opening import Runnable, open_artifact
+from tilewright.runtime.program import Program
+from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, as_array, numpy_dtype, solve_sizes
 from tilewright.support.errors import InputError, MemoryLimitError, ModelError
 from tilewright.support.settings import Settings, settings_table
 
@@ -29,7 +35,7 @@ COMPILE_ONLY = ("verify", "max_memory")  # settings that change no code and stil
 class Opened:
     """A model ready to run. `seconds`: to compile, or to load. `cached`: nothing had to be compiled."""
 
-    executable: Executable
+    executable: Runnable
     artifact: Artifact
     seconds: float
     cached: bool
@@ -60,8 +66,17 @@ def open_model(path: str, target: str, dims: Mapping[str, str], settings: Settin
 
         made = make_artifact(path, target, dims, settings)
         artifact, cached = made.artifact, made.cached
-    executable = Executable(artifact, settings.threads)
+    executable = open_artifact(artifact, settings.threads)
     return Opened(executable, artifact, time.perf_counter() - start, cached)
+
+
+def tensors_only(opened: Opened, command: str) -> Executable:
+    """The model, where all its values are tensors of numbers. Raises InputError for others, which a command does not take."""
+    if isinstance(opened.executable, Executable):
+        return opened.executable
+    what = f"`{command}` takes models of tensors of numbers"
+    hint = "`tilewright run` runs it, with values from files: --input NAME=FILE.npy or NAME=FILE.json"
+    raise InputError(what, where=repr(opened.executable), hint=hint)
 
 
 def size_name(name: str) -> str:
@@ -86,44 +101,47 @@ def hints_of(artifact: Artifact) -> dict[str, Example]:
     return {name: Example(entry["kind"], entry["high"]) for name, entry in entries.items()}
 
 
-def example_inputs(opened: Opened, sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
+def example_inputs(inputs: Sequence[TensorSpec], artifact: Artifact, sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
     """Random inputs of the given sizes. Raises MemoryLimitError for arrays past all bounds."""
-    for spec in opened.executable.inputs:
+    for spec in inputs:
         needed = math.prod(spec.shape_at(sizes)) * spec.dtype.itemsize
         if needed > sys.maxsize:
             raise MemoryLimitError(f"the input '{spec.name}' would have {needed:,} bytes", hint="use smaller dims")
-    return draw_inputs(opened.executable.inputs, sizes, hints_of(opened.artifact), seed)
+    return draw_inputs(inputs, sizes, hints_of(artifact), seed)
 
 
-def read_inputs(texts: Sequence[str] | None, specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """Arrays of `--input name=file.npy`, and of `--input file.npz` with all inputs by name."""
-    files: dict[str, Array] = {}
+def read_inputs(texts: Sequence[str] | None, specs: Sequence[TensorSpec | ValueSpec]) -> dict[str, Any]:
+    """Arrays of `--input name=file.npy`, and of `--input file.npz` with all inputs by name; values of `--input name=file.json`."""
+    files: dict[str, Any] = {}
     for text in texts or ():
         if "=" in text:
             for name, path in pairs([text], "--input").items():
                 files[name] = _read(path, name)
         else:
             arrays = _load(text)
-            if not isinstance(arrays, dict):
+            if not isinstance(arrays, dict) or text.endswith(".json"):
                 raise typer.BadParameter(f"'{text}' holds one array: say of which input, as in x={text}", param_hint="--input")
             files.update(arrays)
-    types = {spec.name: spec.dtype for spec in specs}
+    types = {spec.name: spec.dtype for spec in specs if isinstance(spec, TensorSpec)}
     # NumPy's files know no bfloat16 and the like: their elements come back as raw bytes
-    return {name: a.view(types[name]) if a.dtype.kind == "V" and name in types else a for name, a in files.items()}
+    raw = {name for name, a in files.items() if name in types and isinstance(a, np.ndarray) and a.dtype.kind == "V"}
+    return {name: a.view(types[name]) if name in raw else a for name, a in files.items()}
 
 
-def _read(path: str, name: str) -> Array:
+def _read(path: str, name: str) -> Any:
     found = _load(path)
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or path.endswith(".json"):
         return found
     if name in found or len(found) == 1:
         return found[name] if name in found else next(iter(found.values()))
     raise InputError(f"'{path}' holds no array '{name}'", hint=f"it holds {', '.join(found)}")
 
 
-def _load(path: str) -> Array | dict[str, Array]:
-    """The array of an .npy file, or the arrays of an .npz file by name."""
+def _load(path: str) -> Any:
+    """The array of an .npy file, the arrays of an .npz file by name, or the value of a .json file."""
     try:
+        if path.endswith(".json"):
+            return json.loads(Path(path).read_text(encoding="utf-8"))
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):
             return found
@@ -132,20 +150,42 @@ def _load(path: str) -> Array | dict[str, Array]:
     except OSError as error:
         raise InputError(f"'{path}' cannot be opened: {error.strerror or error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile):
-        raise InputError(f"'{path}' is no NumPy file of numbers", hint="write it with np.save or np.savez") from None
+        kind, hint = (
+            ("JSON", "check the file") if path.endswith(".json") else ("NumPy file of numbers", "write it with np.save or np.savez")
+        )
+        raise InputError(f"'{path}' is no {kind}", hint=hint) from None
 
 
-def complete_inputs(opened: Opened, given: Mapping[str, Array], dims: Mapping[str, int], seed: int) -> dict[str, Array]:
-    """The given inputs, and random ones for those not given, of sizes that fit the given ones. Raises InputError as running does."""
+def complete_inputs(opened: Opened, given: Mapping[str, Any], dims: Mapping[str, int], seed: int) -> dict[str, Any]:
+    """The given inputs, and random ones for those not given, of sizes that fit the given ones. Raises InputError as running does, and for
+    values that nobody can draw."""
     executable = opened.executable
     unknown = [name for name in given if name not in {spec.name for spec in executable.inputs}]
     if unknown:
         names = ", ".join(spec.name for spec in executable.inputs)
         raise InputError(f"the model has no input '{unknown[0]}'", hint=f"its inputs are {names}")
+    if isinstance(executable, Program):
+        return {**_drawn(executable, opened.artifact, given, dims, seed), **given}
     known = [spec for spec in executable.inputs if spec.name in given]
     implied = solve_sizes([as_array(given[spec.name], spec) for spec in known], known, executable.sizes)
     for name, value in dims.items():
         if implied.get(size_name(name), value) != value:
             raise InputError(f"dim '{name}' is to be {value}, but the inputs given say {implied[size_name(name)]}")
     sizes = chosen_sizes(executable, {**dims, **implied})
-    return {**example_inputs(opened, sizes, seed), **given}
+    return {**example_inputs(executable.inputs, opened.artifact, sizes, seed), **given}
+
+
+def _drawn(program: Program, artifact: Artifact, given: Mapping[str, Any], dims: Mapping[str, int], seed: int) -> dict[str, Array]:
+    """Random values of a program's inputs that are tensors of numbers and not given."""
+    specs: list[TensorSpec] = []
+    for spec in program.inputs:
+        if spec.name in given:
+            continue
+        if spec.tensor in (None, "string") or spec.shape is None:
+            hint = f"--input {spec.name}=FILE.npy with an array, or FILE.json"
+            raise InputError(f"input '{spec.name}' cannot be drawn at random, it must be given", where=repr(spec), hint=hint)
+        shape = tuple(Formula(dim if dim.isdecimal() else size_name(dim)) for dim in spec.shape)
+        specs.append(TensorSpec(spec.name, numpy_dtype(spec.tensor or ""), shape))
+    names = dict.fromkeys(name for spec in specs for dim in spec.shape for name in dim.names)
+    typical = typical_sizes(specs, [SizeSpec(name, 0, None) for name in names])
+    return example_inputs(specs, artifact, {**typical, **{size_name(name): value for name, value in dims.items()}}, seed)

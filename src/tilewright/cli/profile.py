@@ -56,7 +56,7 @@ def profile(
     sizes, settings = dim_sizes(dim), settings_for(set_)
     paths = {hint: output_path(path, model, hint) for hint, path in (("--trace", trace), ("--html", html)) if path is not None}
 
-    from tilewright.cli.models import complete_inputs, is_artifact, open_model, read_inputs
+    from tilewright.cli.models import complete_inputs, is_artifact, open_model, read_inputs, tensors_only
     from tilewright.runtime.profile import measure
     from tilewright.support.atomic import write_text_atomic
 
@@ -65,9 +65,10 @@ def profile(
     fixed = {name: str(value) for name, value in sizes.items()} if static else {}
     settings = settings if threads is None else settings.changed(threads=threads)
     opened = open_model(model, target, fixed, settings, pairs(set_, "--set"))
-    arrays = read_inputs(given, opened.executable.inputs)
+    whole = tensors_only(opened, "tilewright profile")
+    arrays = read_inputs(given, whole.inputs)
     inputs = complete_inputs(opened, arrays, {} if static else sizes, seed)
-    found = measure(opened.executable, inputs, repeat)
+    found = measure(whole, inputs, repeat)
     if trace is not None:
         write_text_atomic(paths["--trace"], json_text.dumps(found.chrome_trace()), durable=False)
     if html is not None:

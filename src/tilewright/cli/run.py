@@ -25,13 +25,13 @@ from tilewright.cli.options import (
     settings_for,
 )
 from tilewright.cli.tables import facts, table, time_text
+from tilewright.support.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import Console
 
-    from tilewright.runtime.specs import Array
 
 SHOWN = 6  # elements of each output
 
@@ -68,8 +68,8 @@ def run(
     data = {
         "model": model,
         "seed": seed,
-        "inputs": [{"name": n, "dtype": a.dtype.name, "shape": list(a.shape), "random": n not in arrays} for n, a in inputs.items()],
-        "outputs": [described(name, array) for name, array in results.items()],
+        "inputs": [{"name": n, **form(a), "random": n not in arrays} for n, a in inputs.items()],
+        "outputs": [described(name, value) for name, value in results.items()],
         "seconds": {"open": opened.seconds, "run": seconds},
         "from_cache": opened.cached,
         "threads": opened.executable.threads,
@@ -78,11 +78,34 @@ def run(
     return Answer(data, lambda console: show(console, data))
 
 
-def described(name: str, array: Array) -> dict[str, Any]:
+def form(value: Any) -> dict[str, Any]:
+    """Dtype and shape of an array; of another value its type and length."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        return {"dtype": "string" if value.dtype.kind in "OUT" else value.dtype.name, "shape": list(value.shape)}
+    return {"dtype": type(value).__name__, "shape": [len(value)] if isinstance(value, (list, tuple, dict)) else []}
+
+
+def plain(value: Any) -> Any:
+    """Any value as JSON has it."""
+    import numpy as np
+
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    return (
+        [plain(item) for item in value] if isinstance(value, (list, tuple)) else value.tolist() if isinstance(value, np.ndarray) else value
+    )
+
+
+def described(name: str, array: Any) -> dict[str, Any]:
     """Shape, dtype and statistics of one output; NaNs and infinities are counted, and left out of the rest."""
     import numpy as np
 
-    entry: dict[str, Any] = {"name": name, "dtype": array.dtype.name, "shape": list(array.shape)}
+    entry: dict[str, Any] = {"name": name, **form(array)}
+    if not isinstance(array, np.ndarray):
+        listed = array if isinstance(array, list) else [array]
+        return {**entry, "first": [plain(item) for item in listed[:SHOWN]]}
     if array.dtype.kind in "OSUT":
         return {**entry, "first": [str(item) for item in array.reshape(-1)[:SHOWN]]}
     numbers = array.reshape(-1)
@@ -94,16 +117,19 @@ def described(name: str, array: Array) -> dict[str, Any]:
     return {**entry, **statistics, "nan": int(np.isnan(values).sum()), "inf": int(np.isinf(values).sum()), "first": first}
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """An .npz file of arrays whose names may be anything; complete or not there."""
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """An .npz file of arrays whose names may be anything; complete or not there. Raises InputError for values that are no arrays."""
     import numpy as np
 
     from tilewright.support.atomic import atomic_write
 
+    other = next((name for name, array in arrays.items() if not isinstance(array, np.ndarray)), None)
+    if other is not None:
+        raise InputError(f"output '{other}' is no array, which a file.npz cannot hold", hint="--json prints values of every kind")
     with atomic_write(path, durable=False) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
+                np.lib.format.write_array(entry, array.astype(str) if array.dtype.kind == "O" else array, allow_pickle=False)
 
 
 def show(console: Console, data: dict[str, Any]) -> None:

@@ -3,7 +3,8 @@
     magic (8 bytes) | manifest length (8, little endian) | SHA-256 of the manifest (32) | manifest (JSON) | sections
 
 Each section starts at a multiple of PAGE. The manifest names them with offset, length and hash; the code's hashes are checked before
-anything is linked, that of the weights on request. An artifact is code: load only files that you would run as a program.
+anything is linked, that of the weights on request. A program's parts are sections that are such files themselves. An artifact is code:
+load only files that you would run as a program.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,38 +34,43 @@ Bytes = bytes | bytearray | memoryview
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """What a file holds. `manifest`: plain data, see `docs/artifact.md`. `objects`: relocatable code, by name. `pool`: the thread pool's
-    object. `weights`: uint8 array, aligned to ALIGNMENT, a view of the mapped file when it was loaded from one."""
+    object. `weights`: uint8 array, aligned to ALIGNMENT, a view of the mapped file when it was loaded from one. `parts`: the compiled parts
+    of a program, which has no code and weights itself."""
 
     manifest: Mapping[str, Any]
     objects: Mapping[str, bytes]
     pool: bytes
     weights: np.ndarray[Any, np.dtype[np.uint8]]
+    parts: tuple[Artifact, ...] = ()
 
 
 def _sections(artifact: Artifact) -> list[tuple[str, Bytes]]:
     code: list[tuple[str, Bytes]] = [(f"object:{name}", content) for name, content in artifact.objects.items()]
-    return [*code, ("pool", artifact.pool), ("weights", artifact.weights.data)]
+    parts: list[tuple[str, Bytes]] = [(f"part:{number}", b"".join(content(part))) for number, part in enumerate(artifact.parts)]
+    return [*code, *parts, ("pool", artifact.pool), ("weights", artifact.weights.data)]
 
 
 def save(artifact: Artifact, path: str | Path) -> None:
     """Write an artifact; the file appears complete or not at all."""
+    with atomic_write(Path(path), durable=False) as file:
+        for piece in content(artifact):
+            file.write(piece)
+
+
+def content(artifact: Artifact) -> Iterator[Bytes]:
+    """The bytes of the file, piece by piece."""
     sections = _sections(artifact)
     table: dict[str, list[Any]] = {}
     offset = 0
-    for name, content in sections:
-        table[name] = [offset, len(content), hashlib.sha256(content).hexdigest()]
-        offset += -(-len(content) // PAGE) * PAGE
+    for name, piece in sections:
+        table[name] = [offset, len(piece), hashlib.sha256(piece).hexdigest()]
+        offset += -(-len(piece) // PAGE) * PAGE
     manifest = json.dumps({**artifact.manifest, "format": FORMAT, "sections": table}, sort_keys=True, separators=(",", ":")).encode()
-    with atomic_write(Path(path), durable=False) as file:
-        file.write(MAGIC + len(manifest).to_bytes(8, "little") + hashlib.sha256(manifest).digest() + manifest)
-        _pad(file, HEADER + len(manifest))
-        for _, content in sections:
-            file.write(content)
-            _pad(file, len(content))
-
-
-def _pad(file: Any, length: int) -> None:
-    file.write(b"\0" * (-length % PAGE))
+    yield MAGIC + len(manifest).to_bytes(8, "little") + hashlib.sha256(manifest).digest() + manifest
+    yield bytes(-(HEADER + len(manifest)) % PAGE)
+    for _, piece in sections:
+        yield piece
+        yield bytes(-len(piece) % PAGE)
 
 
 def load(path: str | Path, verify: bool = False) -> Artifact:
@@ -77,6 +83,11 @@ def load(path: str | Path, verify: bool = False) -> Artifact:
         raise ArtifactError(f"'{source}' cannot be opened: {error.strerror}") from None
     except ValueError:
         raise ArtifactError(f"'{source}' is empty, not an artifact") from None
+    return _read(memoryview(data), source, verify)
+
+
+def _read(data: memoryview, source: Path, verify: bool) -> Artifact:
+    """The artifact in `data`."""
     manifest, start = _manifest(data, source)
     sections = manifest.get("sections")
     if not isinstance(sections, dict):
@@ -89,8 +100,8 @@ def load(path: str | Path, verify: bool = False) -> Artifact:
         if begin + length > len(data):
             raise _damaged(source, f"section '{name}' reaches past the end of the file")
         found[name] = (begin, length)
-        if name != "weights" or verify:
-            with memoryview(data)[begin : begin + length] as view:
+        if (name != "weights" and not name.startswith("part:")) or verify:  # a part has hashes of its own
+            with data[begin : begin + length] as view:
                 if hashlib.sha256(view).hexdigest() != digest:
                     raise _damaged(source, f"the content of section '{name}' does not match its hash")
         if name.startswith("object:"):
@@ -100,10 +111,13 @@ def load(path: str | Path, verify: bool = False) -> Artifact:
     begin, length = found["weights"]
     weights = np.frombuffer(data, np.uint8, length, begin) if length else np.zeros(0, np.uint8)
     begin, length = found["pool"]
-    return Artifact(manifest, objects, bytes(data[begin : begin + length]), weights)
+    pool = bytes(data[begin : begin + length])
+    spans = [found[f"part:{number}"] for number in range(sum(name.startswith("part:") for name in found)) if f"part:{number}" in found]
+    parts = tuple(_read(data[begin : begin + length], source, verify) for begin, length in spans)
+    return Artifact(manifest, objects, pool, weights, parts)
 
 
-def _manifest(data: Any, source: Path) -> tuple[dict[str, Any], int]:
+def _manifest(data: memoryview, source: Path) -> tuple[dict[str, Any], int]:
     header = bytes(data[:HEADER])
     if len(header) < HEADER or header[:7] != MAGIC[:7]:
         raise ArtifactError(f"'{source}' is not a Tilewright artifact", hint="compile a model with `tilewright compile`, or give its path")

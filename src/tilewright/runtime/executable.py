@@ -364,8 +364,3 @@ def _require_features(manifest: Mapping[str, Any]) -> None:
             f"the artifact was compiled for {target.get('name')}, which has what this processor lacks: {', '.join(lacking)}",
             hint="compile it for this machine, or for a lower level such as cpu:x86-64-v3",
         )
-
-
-def load(path: str | Path, threads: int | None = None, verify: bool = False) -> Executable:
-    """Load an artifact. Raises ArtifactError when the file is damaged or its code does not fit this machine."""
-    return Executable(files.load(path, verify), threads)

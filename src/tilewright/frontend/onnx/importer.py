@@ -19,6 +19,7 @@ from tilewright.frontend.onnx.node_check import check_node
 from tilewright.frontend.onnx.operators.sequence import ACCEPTING
 from tilewright.frontend.onnx.order import why_undefined
 from tilewright.frontend.onnx.registry import IMPORTERS
+from tilewright.frontend.onnx.walking import outer_names
 from tilewright.graph.node import Function, Module, Origin, Parameter, Value
 from tilewright.graph.ops import Constant, ConstantData
 from tilewright.ir import dtypes
@@ -240,24 +241,6 @@ def is_too_old(op_type: str, version: int) -> bool:
         return bool(onnx.defs.get_schema(op_type, version).since_version != onnx.defs.get_schema(op_type, OLDEST_OPSET).since_version)
     except onnx.defs.SchemaError:
         return False
-
-
-def outer_names(graph: onnx.GraphProto) -> list[str]:
-    """Names that a graph uses but does not define, also through its own subgraphs, in order of first use."""
-    own = {tensor.name for tensor in graph.initializer} | {info.name for info in graph.input}
-    own |= {name for node in graph.node for name in node.output}
-    used: dict[str, None] = {}
-    for node in graph.node:
-        for name in node.input:
-            if name and name not in own:
-                used[name] = None
-        for attribute in node.attribute:
-            for inner in [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
-                used.update((name, None) for name in outer_names(inner) if name not in own)
-    for info in graph.output:
-        if info.name not in own:
-            used[info.name] = None
-    return list(used)
 
 
 def unsupported(node: onnx.NodeProto, domain: str, state: ModelState) -> UnsupportedOperatorError:

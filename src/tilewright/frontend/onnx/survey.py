@@ -7,6 +7,7 @@ result whose type nobody knows is checked by name only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,9 +17,10 @@ import onnx
 
 from tilewright.frontend.onnx.bodies import has_definition
 from tilewright.frontend.onnx.context import ModelState, origin_of
-from tilewright.frontend.onnx.importer import DimRange, import_model, outer_names, unsupported
+from tilewright.frontend.onnx.importer import DimRange, import_model, unsupported
 from tilewright.frontend.onnx.loader import DTYPES, LoadedModel
 from tilewright.frontend.onnx.registry import IMPORTERS
+from tilewright.frontend.onnx.walking import domain_of, plain_domain, uses, walk_graphs, walk_nodes
 from tilewright.graph.node import Module, Origin
 from tilewright.support.errors import TilewrightError
 
@@ -43,23 +45,23 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """`module`: what can be imported, with the results of refused nodes as further inputs; None when not even the inputs can be.
-    `by_name`: how many nodes were checked by name only. `operators`: (domain, operator) -> how often it occurs, subgraphs included."""
+    `by_name`: how many nodes were checked by name only."""
 
     module: Module | None
     refusals: tuple[Refusal, ...]
     by_name: int
-    operators: Mapping[tuple[str, str], int]
 
 
 def survey(model: LoadedModel, dims: Mapping[str, DimRange | int] | None = None) -> Survey:
     """Import a model as far as possible and collect what is refused."""
     work = _Surveyor(model, dims or {})
     module = work.run()
-    counts: dict[tuple[str, str], int] = {}
-    for node in walk_nodes(model.proto.graph.node):
-        key = (domain_of(node), node.op_type)
-        counts[key] = counts.get(key, 0) + 1
-    return Survey(module, tuple(work.refusals), work.by_name, counts)
+    return Survey(module, tuple(work.refusals), work.by_name)
+
+
+def operator_counts(model: LoadedModel) -> dict[tuple[str, str], int]:
+    """(domain, operator) -> how often it occurs, subgraphs included."""
+    return dict(Counter((domain_of(node), node.op_type) for node in walk_nodes(model.proto.graph.node)))
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class _Surveyor:
 
     def bodies(self, node: onnx.NodeProto, depth: int = 0) -> Iterator[onnx.NodeProto]:
         """The nodes of the functions that a node and its subgraphs call."""
-        functions = {(_domain(f.domain), f.name): f for f in self.model.proto.functions}
+        functions = {(plain_domain(f.domain), f.name): f for f in self.model.proto.functions}
         for caller in walk_nodes([node]) if functions and depth < MAX_CALLS else ():
             function = functions.get((domain_of(caller), caller.op_type))
             for inner in walk_nodes(function.node) if function is not None else ():
@@ -129,8 +131,8 @@ class _Surveyor:
     def check_names(self, nodes: Iterable[onnx.NodeProto], caller: str = "") -> int:
         """Refuse operators that nothing defines, also in the functions that are called; how many nodes were looked at."""
         proto = self.model.proto
-        functions = {(_domain(f.domain), f.name): f for f in proto.functions}
-        state = ModelState(self.model, {_domain(o.domain): o.version for o in proto.opset_import})
+        functions = {(plain_domain(f.domain), f.name): f for f in proto.functions}
+        state = ModelState(self.model, {plain_domain(o.domain): o.version for o in proto.opset_import})
         count = 0
         for node in nodes:
             key, name = (domain_of(node), node.op_type), caller + origin_of(node).name
@@ -196,7 +198,7 @@ def refusal(error: TilewrightError, model: LoadedModel, node: onnx.NodeProto | N
         (error.where or "").partition(" node ")[2].strip("'") or origin_of(node).name,
         node.op_type,
         domain_of(node),
-        next((o.version for o in model.proto.opset_import if _domain(o.domain) == domain_of(node)), None),
+        next((o.version for o in model.proto.opset_import if plain_domain(o.domain) == domain_of(node)), None),
         tuple(str(DTYPES[code]) for code in codes if code in DTYPES),
         tuple(f"{a.name}={attribute_text(a)}" for a in node.attribute),
     )
@@ -205,45 +207,6 @@ def refusal(error: TilewrightError, model: LoadedModel, node: onnx.NodeProto | N
 def node_named(model: LoadedModel, where: str | None) -> onnx.NodeProto | None:
     """The node that an error's `where` names, in the main graph or a subgraph."""
     return next((node for node in walk_nodes(model.proto.graph.node) if str(origin_of(node)) == where), None)
-
-
-def uses(node: onnx.NodeProto) -> set[str]:
-    """Names that a node reads, also through its subgraphs."""
-    names = {name for name in node.input if name}
-    for graph in subgraphs(node):
-        names.update(outer_names(graph))
-    return names
-
-
-def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def walk_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph and every subgraph in it."""
-    yield graph
-    for node in graph.node:
-        for inner in subgraphs(node):
-            yield from walk_graphs(inner)
-
-
-def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes and all nodes of their subgraphs."""
-    for node in nodes:
-        yield node
-        for graph in subgraphs(node):
-            yield from walk_nodes(graph.node)
-
-
-def domain_of(node: onnx.NodeProto) -> str:
-    return _domain(node.domain)
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
 
 
 def attribute_text(attribute: onnx.AttributeProto) -> str:

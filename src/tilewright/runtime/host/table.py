@@ -1,0 +1,8 @@
+"""Every host operator."""
+
+from __future__ import annotations
+
+from tilewright.runtime.host import images, labels, movement, sequences, text
+from tilewright.runtime.host.calling import Table
+
+OPERATORS: Table = {**movement.OPERATORS, **sequences.OPERATORS, **text.OPERATORS, **labels.OPERATORS, **images.OPERATORS}

@@ -1,0 +1,24 @@
+"""Artifacts to what runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias
+
+from tilewright.runtime import artifact as files
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.program import Program
+
+Runnable: TypeAlias = Executable | Program
+
+
+def open_artifact(artifact: Artifact, threads: int | None = None) -> Runnable:
+    """What runs an artifact: a Program where values are more than tensors of numbers. Raises ArtifactError when its code does not fit this
+    machine."""
+    return Program(artifact, threads) if "program" in artifact.manifest else Executable(artifact, threads)
+
+
+def load(path: str | Path, threads: int | None = None, verify: bool = False) -> Runnable:
+    """Load an artifact. Raises ArtifactError when the file is damaged or its code does not fit this machine."""
+    return open_artifact(files.load(path, verify), threads)

@@ -1,0 +1,77 @@
+"""Commands on models whose values are more than tensors of numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import Result
+
+from tilewright.support.errors import InputError
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """Words in capitals, and how often each of two stands in a row; the counts are doubled by compiled code."""
+    nodes = [
+        helper.make_node("StringNormalizer", ["words"], ["upper"], case_change_action="UPPER"),
+        helper.make_node(
+            "TfIdfVectorizer", ["upper"], ["counts"], mode="TF", min_gram_length=1, max_gram_length=1, max_skip_count=0,
+            ngram_counts=[0], ngram_indexes=[0, 1], pool_strings=["YES", "NO"],
+        ),
+        helper.make_node("Add", ["counts", "counts"], ["twice"]),
+        helper.make_node("SequenceConstruct", ["counts", "twice"], ["both"]),
+    ]  # fmt: skip
+    both = helper.make_value_info("both", helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [None])))
+    outputs = [helper.make_tensor_value_info("upper", TensorProto.STRING, [None]), both]
+    graph = helper.make_graph(nodes, "words", [helper.make_tensor_value_info("words", TensorProto.STRING, ["n"])], outputs)
+    path = tmp_path / "words.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
+def test_run_takes_strings_from_files(answer: Callable[..., Any], words: Path) -> None:
+    (words.parent / "words.json").write_text(json.dumps(["yes", "no", "yes"]))
+    np.save(words.parent / "words.npy", np.asarray(["yes", "no", "yes"]))
+    for file in ("words.json", "words.npy"):
+        upper, both = answer("run", words, "--input", f"words={words.parent / file}")["outputs"]
+        assert upper["first"] == ["YES", "NO", "YES"]
+        assert upper["dtype"] == "string"
+        assert both["first"] == [[2.0, 1.0], [4.0, 2.0]]
+
+
+def test_strings_cannot_be_drawn(cli: Callable[..., Result], words: Path) -> None:
+    result = cli("run", words)
+    assert result.exit_code == InputError.exit_code
+    assert "input 'words' cannot be drawn at random" in result.output
+    assert "--input words=" in result.output
+
+
+def test_outputs_that_no_npz_holds(cli: Callable[..., Result], words: Path) -> None:
+    (words.parent / "words.json").write_text('["yes"]')
+    result = cli("run", words, "--input", f"words={words.parent / 'words.json'}", "--output", "out.npz")
+    assert result.exit_code == InputError.exit_code
+    assert "output 'both' is no array" in result.output
+
+
+def test_compile_and_check_know_programs(cli: Callable[..., Result], answer: Callable[..., Any], words: Path) -> None:
+    assert answer("check", words)["ok"]
+    made = answer("compile", words, "-o", "words.tw")
+    assert made["kernels"] == 1
+    assert made["inputs"] == [{"name": "words", "kind": "tensor(string)", "shape": ["n"]}]
+    (words.parent / "words.json").write_text('["no"]')
+    assert cli("run", "words.tw", "--input", f"words={words.parent / 'words.json'}").exit_code == 0
+    assert "words: string[n]" in cli("compile", words, "-o", "words.tw").output
+
+
+@pytest.mark.parametrize("command", ["bench", "profile"])
+def test_other_commands_say_what_takes_them(cli: Callable[..., Result], words: Path, command: str) -> None:
+    result = cli(command, words)
+    assert result.exit_code == InputError.exit_code
+    assert "tilewright run" in result.output
