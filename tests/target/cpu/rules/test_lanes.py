@@ -12,7 +12,7 @@ from tests.compiled_graphs import f32, module
 from tilewright.compiler import Compiled, compile_module
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import GraphBuilder, Module, Value, walk_nodes
-from tilewright.graph.ops import Binary, BlockedConvolution, Convolution, Fused, WindowReduce, constant
+from tilewright.graph.ops import Binary, BlockedConvolution, Convolution, Fused, Reduce, Unary, WindowReduce, constant
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, size
 from tilewright.ir.types import TensorType, as_shape, tensor
@@ -207,3 +207,21 @@ def test_nothing_is_copied_and_results_stay_in_registers(name: str) -> None:
     assert all(buffer.scope == "local" for buffer in launch.kernel.scratch)
     widths = {loop.extent.value for loop in walk_stmts(launch.kernel.body) if isinstance(loop, For) and loop.kind == "vectorized"}
     assert widths == {16}
+
+
+def sum_of_columns(*shape: Expr | int) -> Module:
+    op = Reduce("sum", (len(shape) - 2,), False)
+    return module([f32(*shape)], lambda g, x: (g.one(Unary("neg"), g.one(op, x)),))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(50, 128), (9, 1001), (3, 20, 77), (2, 1, 33), (2, 300, 5)])
+def test_sums_over_rows(shape: tuple[int, ...], level: str) -> None:
+    agrees(sum_of_columns(*shape), level, shape)
+    agrees(sum_of_columns(*shape[:-1], size("columns")), level, shape)
+
+
+def test_sums_over_long_rows_read_several_vectors_of_each() -> None:
+    space = Space()
+    schedule_kernel(kernel_of(sum_of_columns(1024, 1024)), frozenset(), named_machine("x86-64-v4"), space=space)
+    assert space.point()["columns side by side"] >= 8

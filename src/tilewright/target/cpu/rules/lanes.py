@@ -42,6 +42,7 @@ MOST_POINTS = 14
 MOST_STEPS = 80  # unrolled steps of a tile: tiles at borders get code of their own, which must stay small
 TILE = 6.0  # cycles that a tile costs apart from its arithmetic: addresses, the start of the sums, the branch
 TASKS = 4  # parallel tasks for each core that are enough
+JUMP = 6.0  # cycles that going to another row costs: address, cache lines that nobody has asked for ahead
 HORIZONTAL = 8.0  # steps that adding up the lanes of one vector costs
 
 
@@ -143,8 +144,13 @@ def reduce_lanes(
     points = _points(block, machine, width, channels, space)
     along = [slide.tap for slide in slides(block) if points > 1 and reassociate and slide.point is spatial(block)[-2]]
     inner = [loops[it] for it in (*(it for it in reductions(block) if it not in along), *along)]
-    s, (at, lane) = s.split(loops[vector], width)
+    columns = 1 if channels * points > 1 or along or slides(block) else _columns(block, machine, width, space)
     chunk, parts = "", []
+    if columns > 1:
+        s, (at, column, lane) = s.split(loops[vector], (None, columns, width))
+        parts.append(column)
+    else:
+        s, (at, lane) = s.split(loops[vector], width)
     if axis is not None:
         place = outer.index(loops[axis])
         s, (outer[place], part) = s.split(loops[axis], channels)
@@ -156,10 +162,12 @@ def reduce_lanes(
     if epilogue:
         try:
             s, made = s.reverse_compute_at(epilogue, at)
+            if columns > 1:
+                s, made = s.split(made[-1], width)
             s = _vectorised_tail(s, made[-1], width)
             for loop in made[:-1]:
                 size = s.nest.loop(loop).stmt.extent
-                s = s.unroll(loop) if size.is_const and size.value <= max(points, channels) else s
+                s = s.unroll(loop) if size.is_const and size.value <= max(points, channels, columns) else s
         except ScheduleError:
             s = s.set_scope(s.nest.outputs(name)[0].name, "global")
     for part in parts:
@@ -281,6 +289,25 @@ def _points(block: Block, machine: Machine, width: int, channels: int, space: Sp
     fitting = [n for n in range(1, most + 1) if n * channels + inputs(n) + 1 <= machine.vector_registers]
     why = "cycles for each point: arithmetic or loads, whichever take longer, and those of the tile itself"
     return space.choose("points side by side", fitting or [1], cost, why)
+
+
+def _columns(block: Block, machine: Machine, width: int, space: Space) -> int:
+    """How many neighbouring vectors of the last axis to reduce side by side, where rows are longer than a vector: the sums of one do not
+    wait for those of the others, and more of a row is read before the next one, somewhere else in memory."""
+    extent = extent_value(spatial(block)[-1].extent)
+    vectors = max(-(-extent // width), 1)
+    outer = 1
+    for it in spatial(block)[:-1]:
+        outer *= max(extent_value(it.extent), 1)
+
+    def cost(columns: int) -> float:
+        tiles = -(-vectors // columns)
+        step = max(columns / 2, machine.fma_latency) + JUMP
+        return step * tiles / vectors * (-(-outer * tiles // machine.cores) * machine.cores / (outer * tiles))
+
+    fitting = range(1, min(vectors, machine.vector_registers // 2) + 1)
+    why = "cycles for a vector of a row: loads, what additions wait for, and those of going to the next row, as far as tasks are balanced"
+    return space.choose("columns side by side", list(fitting), cost, why)
 
 
 def _vectorised_tail(s: Schedule, loop: str, width: int) -> Schedule:

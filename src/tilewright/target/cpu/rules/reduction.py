@@ -42,7 +42,7 @@ def schedule_reduction(
             return reduce_along_memory(s, name, machine, parallel, space if space is not None else Space())
         outer = list(s.loops_of(name)[-len(block.iters) :])[: len(spatial(block))]
         return parallelise(s, outer) if parallel and outer else s
-    return reduce_lanes(s, name, machine, parallel, constants)
+    return reduce_lanes(s, name, machine, parallel, constants, space)
 
 
 def runs_along_reduction(s: Schedule, name: str) -> bool:
