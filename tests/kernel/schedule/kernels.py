@@ -36,6 +36,14 @@ def matmul(m: Dim = 6, k: Dim = 5, n: Dim = 10) -> Kernel:
     return b.finish((e,))
 
 
+def scaled_product(m: Dim = 3, k: Dim = 10, n: Dim = 5) -> Kernel:
+    """D = a @ (b * s) + 1 with a scale for each four rows and each column of b."""
+    b = KernelBuilder("scaled_product")
+    x, w, s = b.input("A", float32, (m, k)), b.input("B", float32, (k, n)), b.input("S", float32, ((k + 3) // 4, n))
+    c = b.reduce("C", (m, n), (k,), lambda i, j, r: x[i, r] * (w[r, j] * s[r // 4, j]), "sum")
+    return b.finish((b.compute("D", (m, n), lambda i, j: c[i, j] + 1.0),))
+
+
 def byte_product(m: Dim = 3, k: Dim = 10, n: Dim = 5) -> Kernel:
     """C = a @ b of bytes, in int32."""
     b = KernelBuilder("byte_product")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.kernel.schedule.kernels import byte_product, check_same, convolution, elementwise, matmul, softmax, stencil
+from tests.kernel.schedule.kernels import byte_product, check_same, convolution, elementwise, matmul, scaled_product, softmax, stencil
 from tilewright.ir.expr import size
 from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.schedule import PackedLayout, Schedule
@@ -71,6 +71,12 @@ def rfactor(s: Schedule) -> Schedule:
     return s.vectorize(lanes)
 
 
+def factor_out(s: Schedule) -> Schedule:
+    s, (runs, _) = s.split("k", 4)
+    s, (partial, *_) = s.rfactor(runs)
+    return s.factor_out(partial)
+
+
 def vectorized_reduction(s: Schedule) -> Schedule:
     s, (_, lanes) = s.split("k", 4)
     s, (_, final) = s.rfactor(lanes)
@@ -115,6 +121,7 @@ CASES: dict[str, tuple[Callable[[], Kernel], Callable[[Schedule], Schedule]]] = 
     "decompose_reduction": (lambda: matmul(M, 5, 10), decompose_reduction),
     "rfactor": (lambda: softmax(M, N), rfactor),
     "vectorized_reduction": (lambda: softmax(M, N), vectorized_reduction),
+    "factor_out": (lambda: scaled_product(M, 8, 5), factor_out),
     "clamp_reads": (lambda: matmul(M, 5, 10), clamp_reads),
     "prefetch": (lambda: matmul(M, 5, 10), prefetch),
     "pad": (lambda: matmul(M, 5, 10), pad),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.kernel.schedule.kernels import KINDS, check_same, elementwise, matmul, softmax, stencil
+from tests.kernel.schedule.kernels import KINDS, check_same, elementwise, matmul, scaled_product, softmax, stencil
 from tilewright.ir.expr import const, size
 from tilewright.ir.traverse import evaluate_int, substitute
 from tilewright.kernel.nodes import Kernel
@@ -19,11 +19,12 @@ SYMBOLIC = {
     "matmul": (lambda: matmul(M, 4, N), {"m": 5, "n": 6}),
     "softmax": (lambda: softmax(M, N), {"m": 3, "n": 5}),
     "stencil": (lambda: stencil(N + 2), {"n": 9}),
+    "scaled_product": (lambda: scaled_product(M, 4, N), {"m": 2, "n": 3}),
 }
 PRIMITIVES = (
     "split", "split", "split3", "fuse", "reorder", "parallel", "vectorize", "unroll", "compute_at", "compute_at", "reverse_compute_at",
     "reverse_compute_at", "inline", "reverse_inline", "cache_read", "cache_write", "pack", "decompose_reduction", "rfactor", "clamp_reads",
-    "pad", "set_scope", "prefetch",
+    "factor_out", "pad", "set_scope", "prefetch",
 )  # fmt: skip
 
 
@@ -77,6 +78,8 @@ def step(s: Schedule, draw: st.DataObject) -> Schedule:
                 return s.decompose_reduction(block, loop)[0]
             case "rfactor":
                 return s.rfactor(loop, draw.draw(st.sampled_from((0, 1))))[0]
+            case "factor_out":
+                return s.factor_out(block)
             case "clamp_reads":
                 return s.clamp_reads(block, draw.draw(st.sampled_from((0, 1))))
             case "pad":

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.kernel.nodes import Kernel, Scope
-from tilewright.kernel.schedule import ahead, caching, dot, layout, loop, padding, placement, reduction
+from tilewright.kernel.schedule import ahead, caching, dot, factor, layout, loop, padding, placement, reduction
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.layout import PackedLayout
 from tilewright.kernel.schedule.legality import check_locals
@@ -43,6 +43,7 @@ PRIMITIVES: Mapping[str, Callable[..., Change]] = {
     "pack": layout.pack,
     "decompose_reduction": reduction.decompose_reduction,
     "rfactor": reduction.rfactor,
+    "factor_out": factor.factor_out,
     "clamp_reads": padding.clamp_reads,
     "pad": padding.pad,
     "dot": dot.dot,
@@ -158,6 +159,10 @@ class Schedule:
     def rfactor(self, loop: str, axis: int = 0) -> tuple[Schedule, Names]:
         """Give each iteration of a reduction loop its own partial result: `reduction.rfactor`."""
         return self.apply("rfactor", (loop,), {"axis": axis})
+
+    def factor_out(self, block: str) -> Schedule:
+        """Multiply a sum by what its terms have in common where it is read: `factor.factor_out`."""
+        return self.apply("factor_out", (block,), {})[0]
 
     def clamp_reads(self, block: str, iter: str | int, masked: bool = False) -> Schedule:  # noqa: A002 (the term of the kernel form)
         """Compute past the ragged end of a scratch buffer instead of guarding it: `padding.clamp_reads`."""

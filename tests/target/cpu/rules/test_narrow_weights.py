@@ -49,6 +49,8 @@ def schedule(rows: Expr | int, bits: int, block: int, machine: str, transposed: 
 def test_where_weights_are_converted(rows: Expr | int, where: str, bits: int, block: int, machine: str, transposed: bool) -> None:
     s, space = schedule(rows, bits, block, machine, transposed)
     assert space.point()["contract.weights"] == where
+    if machine == "icelake-server" and rows == 1:
+        assert space.point()["contract.scaled"] == "sums"
     assert {layout.buffer for layout in s.layouts} == {"x1", "x2", "x3"}
     assert ("widen_weights" in s.blocks()) == (where == "panel")
     lower(s.kernel)

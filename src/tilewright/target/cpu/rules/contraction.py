@@ -18,7 +18,16 @@ from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
 from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
-from tilewright.target.cpu.rules.narrow_weights import OnTile, by_panels, conversion_cost, on_tile, runs, schedule_conversion, widening
+from tilewright.target.cpu.rules.narrow_weights import (
+    OnTile,
+    by_panels,
+    conversion_cost,
+    on_tile,
+    schedule_conversion,
+    schedule_runs,
+    sum_by_runs,
+    widening,
+)
 from tilewright.target.cpu.rules.packing import pack_operand
 from tilewright.target.cpu.rules.registers import block_cost, register_block, register_blocks
 from tilewright.target.cpu.rules.structure import (
@@ -168,7 +177,7 @@ def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], mach
     else:
         s = s.set_scope(s.nest.outputs(name)[0].name, "local")
     if converting is not None and tile.panel.attr in s.nest.outputs(converting):
-        s, tile, packing = _narrow_panel(s, name, tile, converting, constants, space)
+        s, tile, packing = _narrow_panel(s, name, tile, converting, constants, machine, space)
     else:
         s, packing = _pack_panel(s, name, tile, constants, machine, space)
     middle = None
@@ -213,7 +222,7 @@ def _pack_panel(
 
 
 def _narrow_panel(
-    s: Schedule, name: str, tile: Tile, converting: str, constants: frozenset[str], space: Space
+    s: Schedule, name: str, tile: Tile, converting: str, constants: frozenset[str], machine: Machine, space: Space
 ) -> tuple[Schedule, Tile, str | None]:
     """Weights that the block `converting` makes of small integers: on the tile, or a panel at a time by that block, which then is the last
     result."""
@@ -222,7 +231,7 @@ def _narrow_panel(
     how = space.choose(f"{name}.weights", ("tile", "panel"), lambda how: conversion_cost(how, rows, tile.rows), why)
     width = tile.lanes if tile.beyond is not None else tile.vectors * tile.lanes
     if how == "tile":
-        s, narrow = on_tile(s, name, converting, tile.vector, width, constants)
+        s, narrow = on_tile(s, name, converting, tile.vector, (tile.rows, tile.vectors, width), constants, machine, space)
         return s, replace(tile, panel=narrow.codes, narrow=narrow), None
     s = by_panels(s, name, converting, tile.vector, width, constants)
     return pack_operand(s, name, tile.panel, tile.panel.attr.name, tile.vector, width), tile, converting
@@ -278,6 +287,9 @@ def _tile_loops(
     space: Space,
 ) -> Schedule:
     """Loops around the tile, the epilogue on it, and `packing`, the block that copies a panel, once for each panel."""
+    partial: str | None = None
+    if tile.narrow is not None and tile.narrow.scaled == "sums":
+        s, partial = sum_by_runs(s, name, tile.narrow)
     block = block_of(s, name)
     loops = dict(zip([it.var for it in block.iters], s.loops_of(name)[-len(block.iters) :], strict=True))
     vector = loops[tile.vector.var]
@@ -299,11 +311,11 @@ def _tile_loops(
         inner = [row_part, *inner]
         tiles = [panel, *streamed, row_tile]
     words: list[str] = []
-    if tile.narrow is not None and tile.narrow.along is not None:
-        along = loops[tile.narrow.along.var]
-        s, parts = s.split(along, runs(tile.narrow.steps))
+    if tile.narrow is not None and tile.narrow.runs is not None and partial is None:
+        along = loops[tile.narrow.runs.along.var]
+        s, parts = s.split(along, tile.narrow.runs.factors)
         reduced = [*(loop for loop in reduced if loop != along), *parts]
-        words = [parts[-1]]
+        words = [parts[-1]] if tile.narrow.runs.word > 1 else []
     if not outer and packing is None:
         s, outer, tiles = _share_rows(s, name, tile, tiles, machine, space)
     s = s.reorder(*outer, *tiles, *reduced, *inner)
@@ -317,6 +329,8 @@ def _tile_loops(
         s = s.unroll(loop)
     if reduced:
         s, _ = s.decompose_reduction(name, reduced[0])
+    if partial is not None:
+        s = schedule_runs(s, partial, reduced[0], [it.var for it in spatial(block)].index(tile.vector.var), tile.lanes)
     for iter_ in (tile.vector, tile.beyond, tile.row):
         if iter_ is not None:
             position = [it.var for it in block.iters].index(iter_.var)
