@@ -1,0 +1,1 @@
+"""Commands that measure; see docs/developing.md."""
