@@ -80,16 +80,19 @@ def densenet121(batch: Dim = 1, image: Dim = 224, growth: int = 32) -> onnx.Mode
     x = b.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     for block, layers in enumerate(DENSENET):
         for layer in range(layers):
-            with b.scope(f"block{block}", layer):
+            with b.scope(f"block{block}", layer, "norm"):
                 y = b.op("Relu", batch_norm(b, x, channels))
+            with b.scope(f"block{block}", layer):
                 y = _normed(b, y, channels, 4 * growth, act="relu")
                 with b.scope("grow"):
                     y = conv(b, y, 4 * growth, growth, 3)
                 x = b.op("Concat", x, y, axis=1)
                 channels += growth
         if block + 1 < len(DENSENET):
+            with b.scope(f"transition{block}", "norm"):
+                y = b.op("Relu", batch_norm(b, x, channels))
             with b.scope(f"transition{block}"):
-                y = conv(b, b.op("Relu", batch_norm(b, x, channels)), channels, channels // 2)
+                y = conv(b, y, channels, channels // 2)
                 x = b.op("AveragePool", y, kernel_shape=[2, 2], strides=[2, 2])
                 channels //= 2
     with b.scope("norm"):

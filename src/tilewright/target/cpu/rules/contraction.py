@@ -390,9 +390,10 @@ def _prefetch_panel(s: Schedule, name: str, tile: Tile, tiles: list[str], reduce
         size *= int(extent.value)
     element = tile.panel.dtype.bytes
     line = machine.l1d.line
-    passes = [extent_value(s.nest.loop(loop).stmt.extent) for loop in tiles[1:]]
-    if math.prod(passes) < 2:
+    extents = [s.nest.loop(loop).stmt.extent for loop in tiles[1:]]
+    if math.prod(map(extent_value, extents)) < 2:
         return s  # a panel that is used once is a stream, which the hardware sees
+    passes = _passes(extents, tile.vectors * tile.lanes * element // line)
     steps = [(tiles[0], size, 0)]
     share = -(-size // math.prod(passes))
     inner = share
@@ -413,6 +414,17 @@ def _prefetch_panel(s: Schedule, name: str, tile: Tile, tiles: list[str], reduce
     if not space.choose(f"{name}.prefetch", (True, False), lambda ahead: asking if ahead else stall, why):
         return s
     return s.prefetch(at, tile.panel.attr.name, size, steps, lines, line)
+
+
+def _passes(extents: Sequence[Expr], lines: int) -> list[int]:
+    """Over how many iterations of the loops around a row tile to spread asking for a panel of so many cache lines a step. A number that is
+    known only while running may be small: then over as few as one line a step takes, and what comes after them asks in vain."""
+    left = max(1, -(-lines // math.prod(int(extent.value) for extent in extents if extent.is_const)))
+    passes = []
+    for extent in reversed(extents):
+        passes.append(int(extent.value) if extent.is_const else left)
+        left = left if extent.is_const else 1
+    return passes[::-1]
 
 
 def _prefetch_rows(
