@@ -8,7 +8,7 @@ import pytest
 from tests.compiled_graphs import compile_graph, f32, function, module
 from tilewright.graph.in_place import cut_axis, is_joined_in_place
 from tilewright.graph.interpreter import interpret
-from tilewright.graph.ops import Binary, Concat, Reduce, Slice, Unary, constant
+from tilewright.graph.ops import Binary, Concat, Reduce, Reshape, Slice, Transpose, Unary, constant
 from tilewright.ir.expr import const, size
 from tilewright.ir.types import as_shape
 from tilewright.plan.steps import Copy, Launch, walk_steps
@@ -109,3 +109,34 @@ def test_steps_and_reversals_are_no_parts() -> None:
 
 def test_a_slice_that_is_an_output_is_copied() -> None:
     run([f32(5, 2)], lambda g, x: [g.one(part(x, 0, 1, 3), x)], [RNG.random((5, 2), np.float32)])
+
+
+def chain(g, x, again=False):
+    y = g.one(Reduce("max", (0,), True), g.one(Unary("exp"), x))
+    first = g.one(Binary("add"), x, y)
+    z = g.one(Reduce("max", (0,), True), first)
+    second = g.one(Binary("mul"), first, z)
+    total = g.one(Reduce("sum", (0,), True), second)
+    results = [g.one(Binary("sub"), second, total)]
+    return [*results, g.one(Reduce("min", (0,), True), first)] if again else results
+
+
+def test_results_are_stored_over_operands_that_are_not_needed_any_more() -> None:
+    plan = run([f32(40, 64)], lambda g, x: chain(g, x), [RNG.random((40, 64), np.float32)])
+    assert int(plan.arena_bytes.value) < 1.5 * 40 * 64 * 4
+
+
+def test_operands_that_are_needed_again_are_kept() -> None:
+    run([f32(40, 64)], lambda g, x: chain(g, x, again=True), [RNG.random((40, 64), np.float32)])
+
+
+def test_an_operand_that_is_read_by_another_name_is_kept() -> None:
+    """The same memory is an operand as it is and, in another shape, one that is read elsewhere."""
+
+    def body(g, x):
+        y = g.one(Reduce("sum", (2,), False), x)
+        flat = g.one(Reshape(as_shape((36,))), y)
+        turned = g.one(Transpose((1, 0)), g.one(Reshape(as_shape((6, 6))), flat))
+        return [g.one(Reduce("max", (0,), False), g.one(Binary("add"), y, turned))]
+
+    run([f32(6, 6, 5)], body, [RNG.random((6, 6, 5), np.float32)])

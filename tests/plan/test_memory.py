@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tilewright.ir.expr import const, maximum, size
 from tilewright.ir.traverse import evaluate_int
-from tilewright.plan.memory import Interval, place, place_static, typical_value
+from tilewright.plan.memory import Interval, most_alive, place, place_static, typical_value
 from tilewright.runtime.constants import ALIGNMENT
 
 N, M = size("n", 0), size("m", 1, 1000)
@@ -60,3 +60,15 @@ def test_typical_values_take_declared_bounds() -> None:
     assert typical_value(M) == 1000
     assert typical_value(N * 2) == 128
     assert typical_value(size("k", 500)) == 500
+
+
+@given(static)
+def test_no_placement_needs_less_than_what_is_alive(storages: list) -> None:
+    intervals = [(bytes_, first, last) for bytes_, (first, last) in storages]
+    assert most_alive(intervals) <= place_static(intervals)[1]
+
+
+def test_what_ended_highest_is_placed_first_the_next_time() -> None:
+    """By size alone the third lies where the first was, and leaves no room below the second."""
+    intervals = [(256, 0, 2), (128, 1, 4), (256, 5, 6), (192, 3, 6)]
+    assert place_static(intervals)[1] == most_alive(intervals) == 448

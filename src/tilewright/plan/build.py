@@ -47,12 +47,14 @@ class PlannedConstant:
 
 @dataclass(frozen=True, slots=True)
 class CompiledGroup:
-    """What the planner needs of a fused group: the lowered `kernel`, bytes of its `workspace` (0: none), and the layouts in which it wants
-    operands that are constants (`packed`: operand index -> layout)."""
+    """What the planner needs of a fused group: the lowered `kernel`, bytes of its `workspace` (0: none), the layouts in which it wants
+    operands that are constants (`packed`: operand index -> layout), and which results may be stored over which operands (`overwrites`:
+    pairs of operand and result)."""
 
     kernel: Kernel
     workspace: Expr = ZERO
     packed: Mapping[int, Layout] = field(default_factory=dict)
+    overwrites: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -131,6 +133,8 @@ class PlanBuilder:
         if group.workspace is not ZERO:
             args.append(self.ledger.tensor(TensorType(dtypes.uint8, (group.workspace,))))
         places = tuple(self.ledger.place(view) for view in args)
+        for i, o in group.overwrites:
+            self.ledger.may_overwrite(operands[i], results[o], [view for n, view in enumerate(operands) if n != i])
         origins = origins_of(node)
         self.ledger.step(Launch(group.kernel, places, group.kernel.sizes, origins))
         return results

@@ -2,8 +2,8 @@
 overlap.
 
 Constant sizes: best fit by decreasing size (the greedy-by-size strategy of Pisarchyk and Lee, "Efficient Memory Management for Deep
-Neural Net Inference", 2020, section 5.2). Symbolic sizes: storages share slots; a slot is as large as the largest of its storages, which
-keeps every offset an expression of the sizes.
+Neural Net Inference", 2020, section 5.2), then again with what ended highest placed first, as long as that may help. Symbolic sizes:
+storages share slots; a slot is as large as the largest of its storages, which keeps every offset an expression of the sizes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.plan.steps import aligned
 from tilewright.runtime.constants import ALIGNMENT
 
+ROUNDS = 50  # attempts to place storages of constant size at most, fewer where there are many
+COMPARISONS = 400_000  # of two storages in all attempts together
 TYPICAL = 64  # stands for a size without upper bound when two symbolic sizes are compared
 
 
@@ -41,13 +43,46 @@ def place(intervals: Sequence[Interval]) -> tuple[list[Expr], Expr]:
 
 
 def place_static(intervals: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
-    """Offsets and total for (bytes, first, last) triples: largest first, each into the smallest gap that holds it."""
+    """Offsets and total for (bytes, first, last) triples: largest first, then in orders that put first what ended highest."""
+    order = sorted(range(len(intervals)), key=lambda i: (-intervals[i][0], intervals[i][1]))
+    best = found = _place_in_order(intervals, order)
+    least = most_alive(intervals)
+    for _ in range(min(ROUNDS, COMPARISONS // max(len(intervals), 1) ** 2)):
+        if best[1] <= least:
+            break
+        offsets, total = found
+        highest = {i for i in order if offsets[i] + _aligned(intervals[i][0]) == total}
+        order = sorted(order, key=lambda i: i not in highest)
+        found = _place_in_order(intervals, order)
+        best = min(best, found, key=lambda placed: placed[1])
+    return best
+
+
+def most_alive(intervals: Sequence[tuple[int, int, int]]) -> int:
+    """Bytes alive at the worst moment: no placement needs less."""
+    changes: dict[int, int] = {}
+    for size, first, last in intervals:
+        changes[first] = changes.get(first, 0) + _aligned(size)
+        changes[last + 1] = changes.get(last + 1, 0) - _aligned(size)
+    most = alive = 0
+    for tick in sorted(changes):
+        alive += changes[tick]
+        most = max(most, alive)
+    return most
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _place_in_order(intervals: Sequence[tuple[int, int, int]], order: Sequence[int]) -> tuple[list[int], int]:
+    """Offsets and total: each into the smallest gap that holds it, else above all that it meets."""
     offsets = [0] * len(intervals)
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last, by offset
     total = 0
-    for index in sorted(range(len(intervals)), key=lambda i: (-intervals[i][0], intervals[i][1])):
+    for index in order:
         size, first, last = intervals[index]
-        size = -(-size // ALIGNMENT) * ALIGNMENT
+        size = _aligned(size)
         best, best_gap, cursor = -1, 0, 0
         for offset, end, other_first, other_last in placed:
             if first <= other_last and other_first <= last:

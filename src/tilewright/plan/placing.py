@@ -16,6 +16,7 @@ from tilewright.plan.storage import ZERO, Ledger, Marker, PlannedStep, Storage
 
 def lay_out(ledger: Ledger, inputs: Sequence[TensorType], outputs: Sequence[TensorType], constants: Sequence[TensorType]) -> Plan:
     """Lay out the arenas and rewrite the steps from storages to places."""
+    ledger.overwrite()
     groups: dict[int, list[Storage]] = {}
     regions: dict[int, tuple[Region, Expr]] = {}
     arenas = 1

@@ -56,6 +56,16 @@ class Marker:
 PlannedStep = Step | Marker
 
 
+@dataclass(frozen=True, slots=True)
+class Overwriting:
+    """At `tick` a kernel may store `result` over `operand`, unless that is needed afterwards or is one of the `others` that it reads."""
+
+    tick: int
+    operand: View
+    result: View
+    others: tuple[View, ...]
+
+
 @dataclass(slots=True)
 class Ledger:
     """Storages and steps as they are planned; the clock ticks with every step. The regions of places are still storage numbers."""
@@ -66,6 +76,7 @@ class Ledger:
     binds: dict[Expr, BindPoint] = field(default_factory=dict)
     bind_count: int = 0
     late_sizes: dict[Expr, None] = field(default_factory=dict)
+    overwritings: list[Overwriting] = field(default_factory=list)
 
     def storage(self, bytes_: Expr, kind: RegionKind = "arena", index: int = 0, grows: bool = False) -> Storage:
         """A new storage, in use from now on; its arena is that of the latest bind point among the sizes of `bytes_`."""
@@ -119,6 +130,24 @@ class Ledger:
         self.use(view.storage)
         self.step(Grow(Region("arena", view.storage.number), bytes_))
 
+    def may_overwrite(self, operand: View, result: View, others: Sequence[View]) -> None:
+        """The step to come may store `result` over `operand`; `others`: what else it reads."""
+        self.overwritings.append(Overwriting(self.clock, operand, result, tuple(others)))
+
+    def overwrite(self) -> None:
+        """When all steps are known: let results be stored over operands that are not needed any more, in order of the steps."""
+        for found in self.overwritings:
+            made, old = found.result.storage, found.operand.storage
+            whole = found.operand.offset is ZERO
+            while old.forward is not None:
+                whole = whole and old.forward.offset is ZERO
+                old = old.forward.storage
+            free = old.last == found.tick and made.first == found.tick and made.forward is None
+            movable = all(storage.kind == "arena" and not storage.grows for storage in (made, old)) and old.bind is made.bind
+            if whole and free and movable and old.bytes is made.bytes and not any(_root(view.storage) is old for view in found.others):
+                made.forward = View(old, ZERO, found.result.type)
+                old.last = max(old.last, made.last)
+
     def copy(self, target: View, source: View) -> None:
         self.step(Copy(self.place(target), self.place(source)))
 
@@ -139,3 +168,10 @@ class Ledger:
             self.use(target.storage)
             return
         self.copy(target, source)
+
+
+def _root(storage: Storage) -> Storage:
+    """The storage whose memory another is in."""
+    while storage.forward is not None:
+        storage = storage.forward.storage
+    return storage

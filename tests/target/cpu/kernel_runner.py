@@ -99,7 +99,7 @@ def run(
         block, start = place(nbytes)
         checks.append((block, start, nbytes))
         outs.append((block, start, nbytes, shape, buffer.dtype.numpy))
-    scratch = evaluate_int(workspace_bytes(kernel), sizes)
+    scratch = evaluate_int(workspace_bytes(kernel, host()), sizes)
     if scratch:
         block, start = place(scratch)
         checks.append((block, start, scratch))

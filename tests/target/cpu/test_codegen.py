@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tests.target.cpu.kernel_runner import build, host, llvm_target, run
 from tilewright.ir.dtypes import DType, bfloat16, bool_, float32, float64, int8, int32, int64, uint8
 from tilewright.ir.expr import TRUE, Expr, binary, cast, const, equal, load, maximum, minimum, select, size, var
 from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import evaluate_int
 from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, Stmt, Store, While, seq
 from tilewright.machine.targets import named_machine
 from tilewright.support.errors import InternalError
@@ -242,7 +244,7 @@ def test_several_parallel_regions_with_captured_values_and_workspace(pool: bool)
     a = RNG.standard_normal((7, 50)).astype(np.float32)
     (got,) = run(kernel, [a], {m: 7, N: 50}, pool=pool)
     np.testing.assert_allclose(got, a * 50 + (a * 50).sum(1, keepdims=True) + 2, rtol=1e-4, atol=1e-3)
-    assert repr(workspace_bytes(kernel))
+    assert repr(workspace_bytes(kernel, host()))
 
 
 def test_flat_index_taken_apart_is_contiguous_again() -> None:
@@ -327,3 +329,31 @@ def test_masked_stores_to_a_register_tile_keep_it_in_registers() -> None:
     a = RNG.standard_normal((30, 16)).astype(np.float32)
     on = np.arange(16) < np.arange(30)[:, None]
     np.testing.assert_allclose(run(kernel, [a], {N: 30})[0], (a * a[:, :1] * on).sum(0), rtol=1e-4, atol=1e-5)
+
+
+def test_scratch_of_tasks_has_parts_for_the_cores_only() -> None:
+    m = size("m", 1)
+    x, y, t = tensor("x", float32, m, N), tensor("y", float32, m, N), tensor("t", float32, m, N)
+    squares = For(J, N, Store(t, (V, J), load(x, (V, J)) * load(x, (V, J))))
+    sums = For(J, N, Store(y, (V, J), load(t, (V, J)) + load(t, (V, const(0)))))
+    kernel = Kernel("tasks", (x,), (y,), For(V, m, seq(squares, sums), "parallel"), (m, N), (t,))
+    needed = workspace_bytes(kernel, replace(host(), cores=2))
+    assert [evaluate_int(needed, {m: tasks, N: 16}) for tasks in (1, 3, 4, 100)] == [64, 192, 256, 256]
+    a = RNG.standard_normal((100, 50)).astype(np.float32)
+    for pool in (False, True):
+        (got,) = run(kernel, [a], {m: 100, N: 50}, pool=pool)
+        np.testing.assert_allclose(got, a * a + a[:, :1] ** 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8])
+def test_no_two_tasks_have_one_part_of_scratch(cores: int) -> None:
+    """The pool cuts a loop into ceil(extent / grain) parts at most, the first ones longer by one."""
+    for extent in range(1, 200):
+        parts = min(extent, 2 * cores)
+        grain = 1 if extent <= 2 * cores else -(-extent // cores)
+        for tasks in range(1, -(-extent // grain) + 1):
+            size_, longer = divmod(extent, tasks)
+            begins = [i * size_ + min(i, longer) for i in range(tasks)]
+            taken = [begin * parts // extent for begin in begins]
+            assert len(set(taken)) == len(taken)
+            assert max(taken) < parts

@@ -15,6 +15,7 @@ from tilewright.graph.ops import Constant, Fused
 from tilewright.ir.expr import Expr
 from tilewright.kernel.lower.pipeline import lower
 from tilewright.kernel.nodes import Kernel, with_fields
+from tilewright.kernel.overwriting import overwriting
 from tilewright.kernel.schedule.given import GivenSchedules, apply_given, kernel_hash
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
@@ -195,5 +196,5 @@ def make_code(
     ir = text.replace(PLACEHOLDER, symbol)
     index = {buffer.name: i for i, buffer in enumerate(defined.inputs)}
     packed: Mapping[int, Layout] = {index[layout.buffer]: layout for layout in schedule.layouts}
-    group = CompiledGroup(with_fields(lowered, name=symbol), workspace_bytes(lowered), packed)
+    group = CompiledGroup(with_fields(lowered, name=symbol), workspace_bytes(lowered, machine), packed, overwriting(lowered))
     return GroupCode(defined, constants, schedule, space, lowered, ir, symbol, group)

@@ -2,7 +2,12 @@
 
 ABI: `void @NAME(ptr pool, ptr args)`. `args` points to 8-byte slots: a pointer for each of `kernel.inputs`, then of `kernel.outputs`, then,
 if `workspace_bytes` is not 0, the pointer to the workspace (64-byte aligned), then each of `kernel.sizes` as int64. Buffers must not
-overlap, except that inputs may overlap each other. With a null `pool` everything runs on the calling thread.
+overlap, except that inputs may overlap each other, and that an output may be the very input that it may be stored over
+(`kernel.overwriting`). With a null `pool` everything runs on the calling thread.
+
+Scratch of a parallel loop's iterations has a part for each iteration, but no more than PARTS for each core: a loop with more iterations
+is cut into as many tasks as there are cores at most, and the part of a task is that of its first iteration in proportion. Tasks take at
+least extent // cores iterations in a row, so no two of them get the same part.
 
 A kernel becomes: the entry, which unpacks the slots; a serial function around everything that is not parallel; and for each parallel
 loop a task, which unpacks a frame of captured values, and the loop over a range of iterations. Functions that touch memory take each
@@ -13,11 +18,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.ir.expr import Expr, ceildiv, const, mul
+from tilewright.ir.expr import Expr, ceildiv, const, maximum, minimum, mul
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import walk
 from tilewright.ir.types import product, static_shape
 from tilewright.kernel.nodes import Buffer, For, Kernel, Let, Prefetch, Stmt, Store, children, own_exprs, walk_stmts
+from tilewright.kernel.overwriting import overwriting
 from tilewright.machine.description import Machine
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen.expressions import ExprEmitter, Style, style_of
@@ -30,6 +36,7 @@ from tilewright.target.cpu.llvm import function_attributes
 
 ALIGNMENT = 64
 PARALLEL_FOR = "tw_parallel_for"
+PARTS = 2  # of the scratch of tasks, for each core
 
 
 def generate(kernel: Kernel, machine: Machine, contract: bool = True, turn: Expr | None = None) -> str:
@@ -40,15 +47,16 @@ def generate(kernel: Kernel, machine: Machine, contract: bool = True, turn: Expr
     Raises UnsupportedDtypeError for complex numbers and strings, InternalError for a kernel that was not lowered.
     """
     module = Module(function_attributes(machine.vector_bits), contract)
-    _KernelEmitter(kernel, module, style_of(machine), turn).run()
+    _KernelEmitter(kernel, module, style_of(machine), turn, machine.cores).run()
     return module.text()
 
 
-def workspace_bytes(kernel: Kernel) -> Expr:
+def workspace_bytes(kernel: Kernel, machine: Machine) -> Expr:
     """Bytes of the workspace that a lowered kernel wants for its global scratch, in terms of its sizes; 0 when it wants none."""
+    owners = _owners(kernel, _regions(kernel))
     total = const(0)
     for buffer in _workspace_buffers(kernel):
-        total = total + _aligned_bytes(buffer)
+        total = total + _aligned_bytes(buffer, owners.get(buffer), machine.cores)
     return total
 
 
@@ -56,8 +64,21 @@ def _workspace_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
     return tuple(buffer for buffer in kernel.scratch if buffer.scope == "global")
 
 
-def _aligned_bytes(buffer: Buffer) -> Expr:
-    return mul(ceildiv(mul(product(buffer.shape), buffer.dtype.bytes), ALIGNMENT), ALIGNMENT)
+def _aligned_bytes(buffer: Buffer, owner: For | None, cores: int) -> Expr:
+    shape = buffer.shape if owner is None else (_parts(owner, cores), *buffer.shape[1:])
+    return mul(ceildiv(mul(product(shape), buffer.dtype.bytes), ALIGNMENT), ALIGNMENT)
+
+
+def _parts(loop: For, cores: int) -> Expr:
+    """Parts of scratch that the tasks of a parallel loop need."""
+    return minimum(loop.extent, const(PARTS * cores))
+
+
+def _owners(kernel: Kernel, regions: dict[Buffer, For | None]) -> dict[Buffer, For]:
+    """The global scratch of which each iteration of a parallel loop has its own, with that loop."""
+    scratch = frozenset(_workspace_buffers(kernel))
+    loops = dict.fromkeys(loop for buffer in scratch if (loop := regions.get(buffer)) is not None)
+    return {buffer: loop for loop in loops for buffer in _indexed_by(loop) if buffer in scratch and regions[buffer] is loop}
 
 
 @dataclass(slots=True)
@@ -91,11 +112,13 @@ def _uses(stmt: Stmt) -> _Uses:
 class _KernelEmitter:
     """The functions of one kernel."""
 
-    def __init__(self, kernel: Kernel, module: Module, style: Style, turn: Expr | None) -> None:
+    def __init__(self, kernel: Kernel, module: Module, style: Style, turn: Expr | None, cores: int) -> None:
         self.kernel, self.module, self.style, self.facts, self.turn = kernel, module, style, Facts(ranges_of(kernel.body)), turn
+        self.cores = cores
         self.read_only = frozenset(kernel.inputs)
-        self.scratch = frozenset(_workspace_buffers(kernel))
+        self.shared = frozenset(buffer for pair in overwriting(kernel) for buffer in (kernel.inputs[pair[0]], kernel.outputs[pair[1]]))
         self.regions = _regions(kernel)
+        self.owners = _owners(kernel, self.regions)
         self.count = 0
 
     def run(self) -> None:
@@ -119,7 +142,7 @@ class _KernelEmitter:
         for buffer in workspace:
             place = em.scalar(offset)
             em.pointers[buffer] = base if place == 0 else entry.op(f"getelementptr i8, ptr {base}, i64 {place}")
-            offset = offset + _aligned_bytes(buffer)
+            offset = offset + _aligned_bytes(buffer, self.owners.get(buffer), self.cores)
         buffers = [buffer for buffer in (*kernel.params, *workspace) if buffer in self.regions]
         body = self.function(f"{name}.serial", buffers, kernel.sizes, "ptr %pool", em)
         arguments = self.arguments(em, buffers, kernel.sizes, "ptr %pool")
@@ -139,7 +162,8 @@ class _KernelEmitter:
         for index, buffer in enumerate(buffers):
             pointers[buffer] = f"%b{index}"
             aligned = "" if buffer in self.kernel.params else f"align {ALIGNMENT} "
-            params.append(f"ptr noalias {'readonly ' if buffer in self.read_only else ''}{aligned}%b{index}")
+            alone = "" if buffer in self.shared else "noalias "
+            params.append(f"ptr {alone}{'readonly ' if buffer in self.read_only else ''}{aligned}%b{index}")
         for index, variable in enumerate(variables):
             known = outer.scalar(variable)
             values[variable] = known if type(known) is int else f"%s{index}"
@@ -189,7 +213,10 @@ class _KernelEmitter:
             fn.do(f"store {value_type(variable.dtype)} {em.scalar(variable)}, ptr {_place(fn, frame, index)}, align 8")
         self.loop_function(em, loop, iterations, buffers, variables)
         self.task_function(em, task, iterations, buffers, captured)
-        extent, least = em.scalar(loop.extent), em.scalar(grain(loop, self.facts))
+        iterations_each = grain(loop, self.facts)
+        if loop in self.owners.values() and not (loop.extent.is_const and loop.extent.value <= PARTS * self.cores):
+            iterations_each = maximum(iterations_each, ceildiv(loop.extent, self.cores))
+        extent, least = em.scalar(loop.extent), em.scalar(iterations_each)
         direct, shared, join = fn.label("direct"), fn.label("shared"), fn.label("join")
         small = fn.op(f"icmp sle i64 {extent}, {least}")
         alone = fn.op("icmp eq ptr %pool, null")
@@ -206,16 +233,25 @@ class _KernelEmitter:
 
     def loop_function(self, outer: ExprEmitter, loop: For, name: str, buffers: list[Buffer], variables: tuple[Expr, ...]) -> None:
         em = self.function(name, buffers, variables, "i64 %begin, i64 %end", outer)
-        em.per_task = frozenset(b for b in _indexed_by(loop) if b in self.scratch and self.regions[b] is loop)
+        em.per_task = frozenset(buffer for buffer, owner in self.owners.items() if owner is loop)
+        part = self.part(em, loop) if em.per_task else ""
         for buffer in buffers:
             if buffer in em.per_task:
-                elements = em.fn.op(f"mul nsw i64 %begin, {em.scalar(self.facts.strides(buffer)[0])}")
+                elements = em.fn.op(f"mul nsw i64 {part}, {em.scalar(self.facts.strides(buffer)[0])}")
                 em.pointers[buffer] = em.fn.op(f"getelementptr {memory_type(buffer.dtype)}, ptr {em.pointers[buffer]}, i64 {elements}")
         self.allocate(em, loop)
         odd = None if self.turn is None else em.fn.op(f"trunc i64 {em.scalar(self.turn)} to i1")
         emit_loop(em, loop, "%begin", "%end", lambda: emit(Context(em), loop.body), odd)
         em.fn.do("ret void")
         self.module.add(em.fn)
+
+    def part(self, em: ExprEmitter, loop: For) -> str:
+        """The number of the part of scratch that the task from %begin on has."""
+        parts = _parts(loop, self.cores)
+        if parts is loop.extent:
+            return "%begin"
+        scaled = em.fn.op(f"mul nsw i64 %begin, {em.scalar(parts)}")
+        return em.fn.op(f"udiv i64 {scaled}, {em.scalar(loop.extent)}")
 
     def task_function(self, outer: ExprEmitter, name: str, iterations: str, buffers: list[Buffer], captured: list[Expr]) -> None:
         fn = Function(self.module, name, ("ptr %frame", "i64 %begin", "i64 %end"), linkage="internal")
