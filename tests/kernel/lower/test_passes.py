@@ -16,7 +16,7 @@ from tilewright.kernel.lower.compact_buffers import compact_buffers
 from tilewright.kernel.lower.dissolve_blocks import dissolve_blocks
 from tilewright.kernel.lower.partition_loops import partition_loops
 from tilewright.kernel.lower.simplify_statements import simplify_statements
-from tilewright.kernel.nodes import Buffer, For, If, Kernel, Stmt, Store, seq, walk_stmts
+from tilewright.kernel.nodes import Buffer, For, If, Kernel, Prefetch, Stmt, Store, seq, walk_stmts
 from tilewright.kernel.schedule import Schedule
 
 
@@ -206,6 +206,29 @@ def test_a_loop_with_nothing_but_a_condition_is_shortened_however_large() -> Non
     ]
     assert loop.extent is n
     assert loop.body is stores
+
+
+def test_prefetches_keep_no_loop_from_being_shortened() -> None:
+    n, i = size("n", 1), var("i")
+    y, stores = large(n, i)
+    body = seq(Prefetch(y, i), If(i < n, stores))
+    (loop,) = [s for s in walk_stmts(partition_loops(Kernel("k", (), (y,), For(i, n * 4, body), (n,))).body) if isinstance(s, For)]
+    assert loop.extent is n
+    assert not any(isinstance(s, If) for s in walk_stmts(loop))
+
+
+def test_conditions_that_shorten_a_loop_leave_the_copies_to_other_ones() -> None:
+    """A parallel loop does not get two bodies for them where the loop inside, which is then split, would be too large."""
+    i, j, k = var("i"), var("j"), var("k")
+    x, y = Buffer("x", float32, (const(64),)), Buffer("y", float32, (const(64), const(32)))
+    at = i + k - 2
+    step = Store(y, (i, j), load(y, (i, j)) + load(x, (at,)))
+    taps = For(k, const(5), If(const(0) <= at, For(var("u"), const(200), If(j < 30, step), "unrolled")))
+    kernel = Kernel("window", (x,), (y,), For(i, const(60), For(j, const(32), taps), "parallel"))
+    lowered = partition_loops(kernel)
+    assert isinstance(lowered.body, For)
+    assert not isinstance(lowered.body.body, If)
+    assert [s.extent.value for s in walk_stmts(lowered.body) if isinstance(s, For) and s.var is j] == [30, 1, 1]
 
 
 def test_taps_on_padding_bound_their_loop() -> None:

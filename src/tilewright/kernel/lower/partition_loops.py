@@ -30,6 +30,8 @@ from tilewright.kernel.nodes import (
     If,
     Kernel,
     Let,
+    Prefetch,
+    Seq,
     Stmt,
     Store,
     While,
@@ -64,7 +66,12 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
     if stmt.kind == "serial":
         stmt = _shortened(stmt, extents)
     inside = {**extents, stmt.var: stmt.extent}
-    found = _conditions(stmt) if _size(stmt.body) * copies * 2 <= COPY_LIMIT else []
+    size = _size(stmt.body) * copies
+    found = _conditions(stmt) if size * 2 <= COPY_LIMIT else []
+    if stmt.kind == "parallel" and size * 4 > COPY_LIMIT:
+        # copies are left to the loops inside; conditions that shorten a loop cost little as they are
+        shortening = _shortening(stmt.body)
+        found = [condition for condition in found if condition.test not in shortening]
     if not found:
         return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies), stmt.kind)
     run = simplifier(extents=extents)
@@ -110,12 +117,13 @@ def _single(pieces: list[_Piece], main: Stmt, most: int) -> list[_Piece]:
 
 def _shortened(loop: For, extents: dict[Expr, Expr]) -> For:
     """The serial loop without the iterations at its ends in which nothing happens."""
-    if not isinstance(loop.body, If) or loop.body.otherwise is not None:
+    optional = _optional(loop)
+    if optional is None:
         return loop
     begin: Expr = const(0)
     end = loop.extent
     kept: list[Expr] = []
-    for test in conjuncts(loop.body.condition):
+    for test in conjuncts(optional.condition):
         found = _range(test, loop.var, {}, set())
         if found is None:
             kept.append(test)
@@ -123,13 +131,33 @@ def _shortened(loop: For, extents: dict[Expr, Expr]) -> For:
             begin = maximum(begin, found.first)
         elif found.last is not None:
             end = minimum(end, found.last)
-    if len(kept) == len(conjuncts(loop.body.condition)):
+    if len(kept) == len(conjuncts(optional.condition)):
         return loop
     run = simplifier(extents=extents)
     begin = run.rewrite(begin)
-    body: Stmt = If(all_of(*kept), loop.body.then) if kept else loop.body.then
-    body = substitute_stmt(body, {loop.var: add(loop.var, begin)})
+    ahead = children(loop.body)[:-1] if optional is not loop.body else ()
+    inner: Stmt = If(all_of(*kept), optional.then) if kept else optional.then
+    body = substitute_stmt(seq(*ahead, inner), {loop.var: add(loop.var, begin)})
     return For(loop.var, run.rewrite(maximum(sub(end, begin), const(0))), body, loop.kind)
+
+
+def _shortening(stmt: Stmt) -> set[Expr]:
+    """The conditions by which serial loops in `stmt` will be shortened."""
+    return {
+        test
+        for loop in walk_stmts(stmt)
+        if isinstance(loop, For) and loop.kind == "serial" and (optional := _optional(loop)) is not None
+        for test in conjuncts(optional.condition)
+        if _range(test, loop.var, {}, set()) is not None
+    }
+
+
+def _optional(loop: For) -> If | None:
+    """The statement under a condition that is all that the loop does, but for prefetches, which may be left out."""
+    *ahead, last = children(loop.body) if isinstance(loop.body, Seq) else (loop.body,)
+    if isinstance(last, If) and last.otherwise is None and all(isinstance(stmt, Prefetch) for stmt in ahead):
+        return last
+    return None
 
 
 def _two_bodies(loop: For, main: Stmt, holds: Expr, inside: dict[Expr, Expr], copies: int) -> Stmt:

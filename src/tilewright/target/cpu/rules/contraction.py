@@ -17,6 +17,7 @@ from tilewright.kernel.nodes import Block, BlockIter, Buffer, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
+from tilewright.target.cpu.rules.borders import Border, Padding, border_of, fits, padding_of, tile_cost
 from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
 from tilewright.target.cpu.rules.narrow_weights import (
     OnTile,
@@ -56,7 +57,7 @@ TRANSPOSED_STORE = 24.0  # vector multiply-adds that storing one vector element 
 @dataclass(frozen=True, slots=True)
 class Tile:
     """A register tile: which operand is the panel, its vector iter with `vectors` of `lanes`, the other operand, of which single elements
-    are broadcast, and the row iter with `rows` (None: no rows).
+    are broadcast, and the row iter with `rows` (None: no rows). `border`: padding to skip.
     Where the vector iter is no longer than a vector, the vectors of a tile are along `beyond`, another iter of the panel.
     `narrow`: the panel is made of small integers, which are converted on the tile."""
 
@@ -69,6 +70,7 @@ class Tile:
     row: BlockIter | None
     rows: int
     narrow: OnTile | None = None
+    border: Border | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,11 @@ class Axes:
     count: int
 
 
-def choose_tile(product: Product, constants: frozenset[str], machine: Machine, space: Space | None = None) -> Tile | None:
-    """The tile of a product, or None when no operand has an output axis of its own (then it is no matrix product), or tiles do not pay."""
+def choose_tile(
+    product: Product, constants: frozenset[str], machine: Machine, space: Space | None = None, padding: Padding | None = None
+) -> Tile | None:
+    """The tile of a product, or None when no operand has an output axis of its own (then it is no matrix product), or tiles do not pay.
+    `padding`: of one of its operands."""
     space = space if space is not None else Space()
     block = product.block
     own_left = [it for it in spatial(block) if uses(product.left, it.var) and not uses(product.right, it.var)]
@@ -109,13 +114,30 @@ def choose_tile(product: Product, constants: frozenset[str], machine: Machine, s
     axes = found[space.choose(f"{block.name}.axes", list(found), costs.__getitem__, why)]
     if costs[axes.panel.attr.name, axes.vector.var.name] >= WORTH:
         return None
-    blocks = register_blocks(machine, axes.height, axes.count)
-    why = "time of a multiply-add over that at the peak: ragged ends, latency, loads"
-    rows, vectors = space.choose(f"{block.name}.tile", blocks, lambda b: block_cost(machine, axes.height, axes.count, b), why)
+    broadcast = product.left if axes.panel is product.right else product.right
+    border = None
+    if padding is not None and padding.copy is broadcast:
+        border = border_of(padding, axes.row, block.name, machine, space)
+    rows, vectors = _choose_block(block, axes, border, machine, space)
     width = max(extent_value(axes.vector.extent, 1 << 12), 1)
     wide = min(lanes, width) if axes.beyond is not None else lanes
-    broadcast = product.left if axes.panel is product.right else product.right
-    return Tile(axes.panel, broadcast, axes.vector, axes.beyond, vectors, wide, axes.row if rows > 1 else None, rows)
+    row = axes.row if rows > 1 or (border is not None and border.taps is not None) else None
+    rows_of = broadcast if border is None else border.padding.read
+    return Tile(axes.panel, rows_of, axes.vector, axes.beyond, vectors, wide, row, rows, border=border)
+
+
+def _choose_block(block: Block, axes: Axes, border: Border | None, machine: Machine, space: Space) -> tuple[int, int]:
+    """Rows and vectors of the tile."""
+    blocks = register_blocks(machine, axes.height, axes.count)
+    why = "time of a multiply-add over that at the peak: ragged ends, latency, loads"
+    if border is None or border.taps is None:
+        return space.choose(f"{block.name}.tile", blocks, lambda b: block_cost(machine, axes.height, axes.count, b), why)
+    depth = math.prod(max(extent_value(it.extent, 256), 1) for it in reductions(block))
+    vector = depth * axes.lanes * axes.panel.dtype.bytes
+    blocks = [b for b in blocks if fits(border, b)] or [(1, 1)]
+    return space.choose(
+        f"{block.name}.tile", blocks, lambda b: tile_cost(border, machine, axes.height, axes.count, vector, b), why + ", registers"
+    )
 
 
 def _expected(it: BlockIter, streamed: Expr) -> int:
@@ -166,9 +188,11 @@ def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], mach
         return None
     converting = widening(s, product, constants)
     known = constants if converting is None else constants | {s.nest.outputs(converting)[0].name}
-    tile = choose_tile(product, known, machine, space)
+    tile = choose_tile(product, known, machine, space, padding_of(s, name, product))
     if tile is None:
         return None
+    if tile.border is not None:
+        s = tile.border.padding.without
     epilogue = _single_epilogue(s, name)
     if epilogue is None:
         if not writes_output(s, name):
@@ -325,14 +349,15 @@ def _tile_loops(
     if middle is not None:
         s = _lanes_innermost(s, name, tile)
     s = s.vectorize(lane)
-    for loop in (*words, *inner[:-1]):
+    bordered = tile.border.taps if tile.border is not None else None
+    for loop in (*words, *inner[:-1], *([] if bordered is None else [loops[bordered.var]])):
         s = s.unroll(loop)
     if reduced:
         s, _ = s.decompose_reduction(name, reduced[0])
     if partial is not None:
         s = schedule_runs(s, partial, reduced[0], [it.var for it in spatial(block)].index(tile.vector.var), tile.lanes)
     for iter_ in (tile.vector, tile.beyond, tile.row):
-        if iter_ is not None:
+        if iter_ is not None and not (iter_ is tile.row and bordered is not None):
             position = [it.var for it in block.iters].index(iter_.var)
             s = s.clamp_reads(name, position, masked=iter_ is tile.vector)
             init = f"{name}_init"
@@ -350,7 +375,7 @@ def _tile_loops(
         else:
             s = schedule_nest(s, packing, machine, parallel=False, space=space)
         return parallelise(s, [*outer, panel])
-    return parallelise(s, [*outer, *tiles])
+    return parallelise(s, [*outer, *(tiles if bordered is None else tiles[:-1])])
 
 
 def _share_rows(
@@ -359,7 +384,8 @@ def _share_rows(
     """Loops to put outside of the panels so that threads share the work by rows rather than by panels; and the tile loops that are left.
 
     By panels, each thread reads all rows, of which it wrote its part while the kernel before ran; by rows, each reads all panels."""
-    for loop in tiles[1:]:
+    bordered = tile.border is not None and tile.border.taps is not None  # then the loop over the tiles of a row stays inside
+    for loop in tiles[1 : -1 if bordered else None]:
         extent = s.nest.loop(loop).stmt.extent
         if not extent.is_const or extent.value < max(machine.cores, 2):
             continue
@@ -400,12 +426,14 @@ def _prefetch_panel(s: Schedule, name: str, tile: Tile, tiles: list[str], reduce
     for loop, count in zip(reversed(tiles[1:]), reversed(passes), strict=True):
         steps.append((loop, inner, count))
         inner *= count
-    # the outermost loop that need not ask for more than two lines at once
+    # the outermost loop that need not ask for more than two lines at once, and is not unrolled
     at = tiles[-1]
-    for loop in reduced:
-        if share * element <= 2 * line:
+    rolled = [s.nest.loop(loop).stmt.kind != "unrolled" for loop in reduced]
+    for i, loop in enumerate(reduced):
+        if not any(rolled[i:]) or (share * element <= 2 * line and at == steps[-1][0]):
             break
-        at, share = loop, -(-share // max(int(s.nest.loop(loop).stmt.extent.value), 1))
+        share = -(-share // max(int(s.nest.loop(loop).stmt.extent.value), 1))
+        at = loop if rolled[i] else at
         steps.append((loop, share, 0))
     lines = min(max(-(-share * element // line), 1), 4)
     stall = size * element / estimated_peaks(machine).memory
