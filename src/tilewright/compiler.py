@@ -29,6 +29,7 @@ from tilewright.support.hashing import content_hash
 from tilewright.support.host_limits import usable_memory
 from tilewright.support.progress import NullProgress, Progress
 from tilewright.support.settings import Settings
+from tilewright.target.cpu.bf16_cost import CpuProductCost
 from tilewright.target.cpu.dots import activation_dtype
 from tilewright.target.cpu.entry import RuntimeCheck, emit_entry
 from tilewright.target.cpu.groups import GroupCompiler
@@ -37,6 +38,7 @@ from tilewright.target.cpu.llvm import llvm_target
 from tilewright.target.cpu.manifest import kernel_entry, target_entry
 from tilewright.target.cpu.rules.winograd_cost import CpuConvolutionCost
 from tilewright.target.cpu.thread_pool import thread_pool_object
+from tilewright.transform.bf16_products import bf16_products
 from tilewright.transform.block_channels import block_channels
 from tilewright.transform.choose_winograd import choose_winograd
 from tilewright.transform.decompose import open_composites
@@ -62,7 +64,8 @@ ENTRY = "tilewright_entry"  # stands for the entry's symbol, which is the hash o
 @dataclass(frozen=True, slots=True)
 class GraphPass:
     """A pass over one function. `level`: the least `opt_level` at which it runs; 0 for those that code generation cannot do without.
-    `exact`: results keep their bits; others do not run under `precision="strict"`. `setting`: the one that turns it off, if any."""
+    `exact`: results keep their bits; others do not run under `precision="strict"`. `setting`: the one that turns it off, if any.
+    `precision`: the only one under which it runs, if there is one."""
 
     name: str
     apply: Callable[[Function], Function]
@@ -70,16 +73,17 @@ class GraphPass:
     reason: str
     exact: bool = True
     setting: str = ""
+    precision: str = ""
 
     def runs(self, settings: Settings) -> bool:
         """Whether the settings want it."""
-        wanted = self.exact or settings.precision != "strict"
+        wanted = settings.precision == self.precision if self.precision else self.exact or settings.precision != "strict"
         return settings.opt_level >= self.level and wanted and (not self.setting or bool(getattr(settings, self.setting)))
 
 
 def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
     """All passes in order, with the target's opinion where one asks for it."""
-    cost, layouts = CpuConvolutionCost(machine), CpuLayoutCost(machine)
+    cost, layouts, products = CpuConvolutionCost(machine), CpuLayoutCost(machine), CpuProductCost(machine)
     return (
         GraphPass("sink_constants", sink_constants, 0, "first: constants that reach loop bodies can be folded and packed there"),
         GraphPass("simplify", simplify_graph, 1, "canonical form, which every pattern below is written in"),
@@ -122,6 +126,14 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
             setting="winograd",
         ),
         GraphPass("sink_folded", sink_constants, 0, "weights that only folding made constants reach the loops that use them"),
+        GraphPass(
+            "bf16_products",
+            lambda f: bf16_products(f, products),
+            1,
+            "layouts and algorithms are chosen, and weights have reached loops; before fusion, which takes roundings where they are made",
+            exact=False,
+            precision="bf16",
+        ),
         GraphPass("merge_rows", merge_rows, 2, "nothing moves or looks at axes from here on, and products find what follows them"),
         GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards", setting="fusion"),
         GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),

@@ -33,6 +33,15 @@ def test_compile_takes_dims_targets_and_settings(answer: Callable[..., Any], mlp
     assert answer("compile", mlp, "-o", "c.tw", "--target", "cpu:x86-64-v2", "--set", "opt_level=1")["target"] == "x86-64-v2"
 
 
+def test_compile_takes_a_precision(answer: Callable[..., Any], cli: Callable[..., Any], mlp: Path) -> None:
+    answer("compile", mlp, "-o", "a.tw", "--precision", "bf16")
+    assert tw.load("a.tw").manifest["settings"]["precision"] == "bf16"
+    assert "must be one of default, strict, bf16" in cli("compile", mlp, "-o", "b.tw", "--precision", "half").stderr
+    twice = cli("compile", mlp, "-o", "b.tw", "--precision", "bf16", "--set", "precision=strict")
+    assert twice.exit_code == 2
+    assert "'precision' is given twice" in twice.stderr
+
+
 def test_a_second_compilation_comes_from_the_cache(answer: Callable[..., Any], mlp: Path, tmp_path: Path) -> None:
     answer("compile", mlp, "-o", "a.tw")
     assert answer("compile", mlp, "-o", "b.tw")["from_cache"]

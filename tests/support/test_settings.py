@@ -50,7 +50,7 @@ def test_every_setting_can_be_set_from_its_default_as_text() -> None:
         ({"threads": 1.5}, "an integer"),
         ({"opt_level": 4}, "from 0 to 3"),
         ({"cache": "maybe"}, "a boolean"),
-        ({"precision": "exact"}, "one of default, strict"),
+        ({"precision": "exact"}, "one of default, strict, bf16"),
         ({"max_memory": "lots"}, "a size in bytes"),
         ({"max_memory": "0GB"}, "a size in bytes"),
         ({"cache_dir": 3}, "a path"),

@@ -24,6 +24,9 @@ def compile_model(
     schedule: Annotated[
         str | None, typer.Option("--schedule", metavar="FILE.json", help="Schedules of some kernels, from inspect --export.")
     ] = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", metavar="NAME", help="The setting precision: default, strict or bf16.")
+    ] = None,
     set_: SetOptions = None,
     json: Json = False,
     debug: Debug = False,
@@ -33,7 +36,8 @@ def compile_model(
     The artifact is one file with native code and weights. It appears under its name only when it is complete.
     """
     path = output_path(output, model)
-    settings, dims = settings_for(set_), pairs(dim, "--dim")
+    given = [] if precision is None else [f"precision={precision}"]
+    settings, dims = settings_for([*(set_ or ()), *given]), pairs(dim, "--dim")
 
     from tilewright.api import make_artifact
     from tilewright.runtime.artifact import save

@@ -15,7 +15,7 @@ from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplify
 from tilewright.ir.traverse import free_vars, walk
 from tilewright.ir.types import product
-from tilewright.kernel.nodes import Block, Buffer, For, Kernel, Stmt, children
+from tilewright.kernel.nodes import Block, Buffer, For, Kernel, Stmt, Store, children
 from tilewright.kernel.operations import operations_of, repeated, sums_over
 from tilewright.kernel.regions import Access, Region, accesses, regions
 
@@ -27,7 +27,8 @@ class Work:
     """One run of a kernel, in terms of its sizes. operations: on data; a multiply-add counts as two, a function such as exp as one.
     multiply_adds, other: the arithmetic with functions written out as the target computes them: what belongs to multiply-adds, by the
     machine's peak that bounds them (`f32`, `f64`, `bf16`, `int8`), and the rest. read, written: bytes of operands and results, each counted
-    once. constant: the part of `read` that are constants of the model."""
+    once. constant: the part of `read` that are constants of the model. factors: dtypes of the factors of its sums of products, as
+    `float32 * bfloat16`."""
 
     operations: Expr
     multiply_adds: Mapping[str, Expr]
@@ -35,6 +36,7 @@ class Work:
     read: Expr
     written: Expr
     constant: Expr
+    factors: tuple[str, ...] = ()
 
 
 def work_of(kernel: Kernel, constants: frozenset[int] = frozenset(), expand: Callable[[Expr], Expr] = lambda e: e) -> Work:
@@ -58,6 +60,7 @@ def work_of(kernel: Kernel, constants: frozenset[int] = frozenset(), expand: Cal
         read=_sum(reads.values()),
         written=_sum(map(_bytes, kernel.outputs)),
         constant=_sum([reads[buffer] for i, buffer in enumerate(kernel.inputs) if i in constants]),
+        factors=factors_of(kernel.body),
     )
 
 
@@ -108,6 +111,18 @@ def _blocks_with_loops(stmt: Stmt, loops: tuple[tuple[Expr, Expr], ...]) -> Iter
     inner = (*loops, (stmt.var, stmt.extent)) if isinstance(stmt, For) else loops
     for child in children(stmt):
         yield from _blocks_with_loops(child, inner)
+
+
+def factors_of(body: Stmt) -> tuple[str, ...]:
+    """Which dtypes the sums of products under a statement multiply, each pair once."""
+    found: dict[str, None] = {}
+    for block, _ in _blocks_with_loops(body, ()):
+        if isinstance(block.body, Store) and any(it.kind == "reduction" for it in block.iters):
+            for products in multiply_adds(block.body.value).values():
+                sides = [{node.dtype.name for node in walk(side) if node.op is Op.LOAD} for side in products[0].args]
+                if all(len(side) == 1 for side in sides):
+                    found[" * ".join(name for side in sides for name in side)] = None
+    return tuple(found)
 
 
 # ---- arithmetic

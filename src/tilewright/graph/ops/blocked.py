@@ -91,12 +91,17 @@ class Unblock(Operator):
         return (k.compute("unblock", shape, lambda n, c, *s: x[(n, c // lanes, *s, c % lanes)]),)
 
 
+def _is_factor(dtype: DType, sum_: DType) -> bool:
+    """Whether factors of a narrower dtype may be summed in another."""
+    return dtype.bits <= 16 if dtype.is_integer else dtype is dtypes.bfloat16 and sum_ is dtypes.float32
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockedConvolution(Operator):
     """A convolution with blocked channels: result [N, ceil(O/lanes), *S', lanes]. The weights keep the shape that `Convolution` takes,
     [O, C, *K] or [C, 1, *K] (`depthwise`), with O and C multiples of the lanes of the result and of the input (the caller pads them). The
     input is blocked, by lanes of its own, or, where it has few channels, plain [N, C, *S]. `dtype` is that of the sum; bytes are summed in
-    int32 or float32."""
+    int32 or float32, bfloat16 in float32."""
 
     name: ClassVar[str] = "blocked_convolution"
     strides: tuple[int, ...]
@@ -120,7 +125,7 @@ class BlockedConvolution(Operator):
             raise TypeRuleError(f"blocked_convolution: {format_shape(x.shape)} is not blocked for the weights {format_shape(w.shape)}")
         if not (w.shape[0].is_const and w.shape[0].value % self.lanes == 0):
             raise TypeRuleError(f"blocked_convolution: {w!r} are no weights of whole blocks")
-        if not all(t.dtype is self.dtype or (t.dtype.is_integer and t.dtype.bits <= 16) for t in inputs):
+        if not all(t.dtype is self.dtype or _is_factor(t.dtype, self.dtype) for t in inputs):
             raise TypeRuleError(f"blocked_convolution of {x.dtype} and {w.dtype} in {self.dtype} is not defined")
         channels = x.shape[1] if plain else x.shape[1] * x.shape[-1]
         wanted = w.shape[0] if self.depthwise else w.shape[1]

@@ -37,6 +37,7 @@ def kernel_entry(step: Launch, work: Work) -> dict[str, Any]:
     return {
         "symbol": step.kernel.name,
         "origins": [str(origin) for origin in step.origins],
+        "factors": list(work.factors),
         "work": {
             **{name: text(e) for name, e in parts.items()},
             "multiply_adds": {kind: text(e) for kind, e in work.multiply_adds.items()},

@@ -31,6 +31,7 @@ from tilewright.target.cpu.rules.narrow_weights import (
 )
 from tilewright.target.cpu.rules.packing import pack_operand
 from tilewright.target.cpu.rules.registers import block_cost, register_block, register_blocks
+from tilewright.target.cpu.rules.streams import prefetch_stream
 from tilewright.target.cpu.rules.structure import (
     Product,
     as_product,
@@ -417,8 +418,10 @@ def _prefetch_panel(s: Schedule, name: str, tile: Tile, tiles: list[str], reduce
     element = tile.panel.dtype.bytes
     line = machine.l1d.line
     extents = [s.nest.loop(loop).stmt.extent for loop in tiles[1:]]
-    if math.prod(map(extent_value, extents)) < 2:
-        return s  # a panel that is used once is a stream, which the hardware sees
+    if math.prod(map(extent_value, extents)) < 2:  # a panel that is used once is a stream
+        narrow = element < s.nest.outputs(name)[0].dtype.bytes
+        step = (reduced[-1], tile.vectors * tile.lanes)
+        return prefetch_stream(s, name, tile.panel.attr.name, (tiles[0], size), step, machine, space) if narrow else s
     passes = _passes(extents, tile.vectors * tile.lanes * element // line)
     steps = [(tiles[0], size, 0)]
     share = -(-size // math.prod(passes))
