@@ -82,7 +82,9 @@ def pad_block(
                 if not _at_most_zero(after):
                     conditions.append(less(position, dim))
             elif not (_at_most_zero(before) and _at_most_zero(after)):
-                position = _source(position, dim, mode)
+                # said as a condition, so that loops are split where it holds and walk over memory there
+                inside = all_of(less_equal(const(0), position), less(position, dim))
+                position = select(inside, position, _source(position, dim, mode))
             at.append(position)
         return select(all_of(*conditions), x[tuple(at)], value)
 
