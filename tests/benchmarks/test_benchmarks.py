@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from benchmarks import ablation, dynamic, memory, odd_sizes
+from benchmarks import ablation, dynamic, levels, memory, odd_sizes
 from benchmarks.families import convolution, densenet121, efficientnet_b0, product
 from benchmarks.variants import Variant, artifact, collected, geometric_mean, markdown, same_code
 from tilewright.zoo import build, example_inputs, save
@@ -95,3 +95,11 @@ def test_families_run_at_odd_sizes() -> None:
 def test_growth_sees_what_a_run_touches() -> None:
     size = 24 << 20
     assert size * 0.9 < memory.growth(lambda: lambda: np.ones(size, np.uint8)) < size * 1.5
+
+
+def test_levels_are_compiled_for_their_instruction_sets(tmp_path: Path) -> None:
+    model = save(build("mlp", sizes=(20, 32, 5)), tmp_path / "net.onnx")
+    own, *older = (tw.load(path).manifest["target"]["name"] for path in levels.compiled(model, tmp_path))
+    assert older == list(levels.LEVELS)
+    assert own not in older
+    assert "geometric mean" in levels.report({"net": {"ms": 1.0, "x86-64-v3": 2.0, "x86-64-v2": 4.0}})
