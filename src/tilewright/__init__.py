@@ -5,6 +5,7 @@
     exe = tw.compile("model.onnx")      # an Executable: exe(x), exe.run({"input": x}), exe.save("model.tw")
     exe = tw.load("model.tw")
     report = tw.check("model.onnx")     # everything that the model needs and Tilewright lacks; report.ok
+    tw.compare("model.onnx")            # per kernel: what it computes against what it should
 
 Names are imported when they are first used, so that `import tilewright` costs nothing.
 """
@@ -15,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilewright.accuracy.compare import Comparison, compare
     from tilewright.api import compile  # noqa: A004 (the name that users look for)
     from tilewright.examine import Report, check
     from tilewright.runtime.executable import Executable
@@ -25,16 +27,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Comparison": "tilewright.accuracy.compare",
     "Executable": "tilewright.runtime.executable",
     "Report": "tilewright.examine",
     "TilewrightError": "tilewright.support.errors",
     "check": "tilewright.examine",
+    "compare": "tilewright.accuracy.compare",
     "compile": "tilewright.api",
     "load": "tilewright.runtime.opening",
     "override": "tilewright.support.settings",
 }
 
-__all__ = ["Executable", "Report", "TilewrightError", "__version__", "check", "compile", "load", "override"]
+__all__ = ["Comparison", "Executable", "Report", "TilewrightError", "__version__", "check", "compare", "compile", "load", "override"]
 
 
 def __getattr__(name: str) -> Any:

@@ -178,6 +178,20 @@ def compile_module(
     progress = progress or NullProgress()
     with progress.stage("optimise", len(graph_passes(machine))) as stage:
         module = optimise(module, machine, settings, lambda name, _: stage.advance(1, name))
+    return compile_optimised(module, machine, settings, cache, progress, source, schedules)
+
+
+def compile_optimised(
+    module: Module,
+    machine: Machine,
+    settings: Settings,
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+    source: Mapping[str, Any] | None = None,
+    schedules: GivenSchedules | None = None,
+) -> Compiled:
+    """What is left of `compile_module` after the graph passes."""
+    progress = progress or NullProgress()
     with GroupCompiler(machine, settings, cache, schedules) as groups:
         with progress.stage("kernels") as stage:
             # planning asks for each group's code in order of execution; LLVM starts on the first while the rest is being planned

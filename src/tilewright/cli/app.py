@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import tilewright
-from tilewright.cli import bench, check, compile, demo, doctor, inspect, profile, run, zoo  # noqa: A004 (named after the commands)
+from tilewright.cli import bench, check, compare, compile, demo, doctor, inspect, profile, run, zoo  # noqa: A004 (named after the commands)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,6 +35,7 @@ def _options(
 
 
 app.command("check")(check.check)
+app.command("compare")(compare.compare)
 app.command("compile")(compile.compile_model)
 app.command("run")(run.run)
 app.command("bench")(bench.bench)

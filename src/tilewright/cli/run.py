@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-import zipfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,11 +23,8 @@ from tilewright.cli.options import (
     settings_for,
 )
 from tilewright.cli.tables import facts, table, time_text
-from tilewright.support.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rich.console import Console
 
 
@@ -64,6 +59,8 @@ def run(
     results = opened.executable.run(inputs)
     seconds = time.perf_counter() - start
     if path is not None:
+        from tilewright.runtime.arrays import write_arrays
+
         write_arrays(path, results)
     data = {
         "model": model,
@@ -115,21 +112,6 @@ def described(name: str, array: Any) -> dict[str, Any]:
     statistics = {"min": finite.min(), "max": finite.max(), "mean": finite.mean(), "std": finite.std()} if finite.size else {}
     first = [item.item() if array.dtype.kind in "biu" else float(f"{float(item):.6g}") for item in numbers[:SHOWN]]
     return {**entry, **statistics, "nan": int(np.isnan(values).sum()), "inf": int(np.isinf(values).sum()), "first": first}
-
-
-def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """An .npz file of arrays whose names may be anything; complete or not there. Raises InputError for values that are no arrays."""
-    import numpy as np
-
-    from tilewright.support.atomic import atomic_write
-
-    other = next((name for name, array in arrays.items() if not isinstance(array, np.ndarray)), None)
-    if other is not None:
-        raise InputError(f"output '{other}' is no array, which a file.npz cannot hold", hint="--json prints values of every kind")
-    with atomic_write(path, durable=False) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, array.astype(str) if array.dtype.kind == "O" else array, allow_pickle=False)
 
 
 def show(console: Console, data: dict[str, Any]) -> None:

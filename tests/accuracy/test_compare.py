@@ -1,0 +1,228 @@
+"""`compare` on models that are right, and on compilers into which a fault was put: it must say where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import tilewright as tw
+from tilewright import compiler, zoo
+from tilewright.accuracy.bisect import first_bad
+from tilewright.graph.node import Function, builder_for
+from tilewright.graph.ops import Binary, Constant, ConstantData
+from tilewright.ir.expr import const
+from tilewright.kernel.nodes import Store, map_stmt, with_fields
+from tilewright.kernel.schedule.change import Change
+from tilewright.kernel.schedule.schedule import PRIMITIVES
+from tilewright.plan import placing
+from tilewright.support.errors import InputError, SettingsError, UnsupportedOperatorError
+from tilewright.target.cpu import groups
+
+
+def layered() -> onnx.ModelProto:
+    """A convolution with batch norm, two branches that join, a softmax taken apart: something for every pass."""
+    generator = np.random.default_rng(0)
+
+    def weights(*shape: int) -> np.ndarray:
+        return (generator.standard_normal(shape) / 4).astype(np.float32)
+
+    constants = {
+        "kernel": weights(8, 3, 3, 3), "matrix": weights(128, 16), "square": weights(16, 16), "scale": weights(8) + 1, "shift": weights(8),
+        "mean": weights(8), "variance": np.abs(weights(8)) + 1, "flat": np.asarray([-1, 128]), "last": np.asarray([-1]),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["image", "kernel"], ["c"], "conv", strides=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "scale", "shift", "mean", "variance"], ["b"], "norm"),
+        helper.make_node("Relu", ["b"], ["r"], "relu"),
+        helper.make_node("Reshape", ["r", "flat"], ["v"], "flatten"),
+        helper.make_node("MatMul", ["v", "matrix"], ["m"], "dense"),
+        helper.make_node("MatMul", ["m", "square"], ["p"], "left"),
+        helper.make_node("Sigmoid", ["p"], ["s"], "gate"),
+        helper.make_node("Mul", ["m", "s"], ["g"], "join"),
+        helper.make_node("ReduceMax", ["g"], ["top"], "top", axes=[1]),
+        helper.make_node("Sub", ["g", "top"], ["d"], "centred"),
+        helper.make_node("Exp", ["d"], ["e"], "exponential"),
+        helper.make_node("ReduceSum", ["e", "last"], ["t"], "total"),
+        helper.make_node("Div", ["e", "t"], ["shares"], "share"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "layered",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, 8, 8])],
+        [helper.make_tensor_value_info("shares", TensorProto.FLOAT, ["batch", 16])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    return layered()
+
+
+def slightly_off(original: Callable[..., Function]) -> Callable[..., Function]:
+    """A pass that also makes the first result one percent larger."""
+
+    def broken(function: Function, *others: Any) -> Function:
+        good = original(function, *others)
+        value = good.results[0]
+        factor = np.full((1,) * value.type.rank, 1.01, value.type.dtype.numpy)
+        g = builder_for(good.results)
+        off = g.one(Binary("mul"), value, g.one(Constant(ConstantData(factor))))
+        return Function(good.name, good.params, (off, *good.results[1:]))
+
+    return broken
+
+
+def test_a_right_model_is_the_same_as_every_account(model: onnx.ModelProto, tmp_path: Path) -> None:
+    tw.compile(model, cache=False, progress="none").save(tmp_path / "m.tw")
+    for against in ("reference", "onnxruntime", str(tmp_path / "m.tw")):
+        found = tw.compare(model, against=against)
+        assert found.ok, str(found)
+        assert found.first is None
+        assert len(found.kernels) > 2
+        assert all(row.error is not None and row.error.relative < 1e-4 for row in found.kernels)
+    assert json.loads(json.dumps(found.to_json()))["ok"]
+    assert any("relu" in node for row in found.kernels for node in row.nodes)
+
+
+def test_inputs_may_be_given_and_must_be_right(model: onnx.ModelProto) -> None:
+    image = np.ones((2, 3, 8, 8), np.float32)
+    assert tw.compare(model, {"image": image}).outputs[0].shape == (2, 16)
+    with pytest.raises(InputError, match="no input 'picture'"):
+        tw.compare(model, {"picture": image})
+    with pytest.raises(SettingsError, match="nothing called 'tvm'"):
+        tw.compare(model, against="tvm")
+
+
+def test_a_tolerance_of_nothing_is_not_met(model: onnx.ModelProto) -> None:
+    found = tw.compare(model, tolerance=0.0)
+    assert not found.ok
+    assert found.first is not None
+
+
+PASSES = {
+    "simplify_graph": "simplify",
+    "fold_constants": "fold_constants",
+    "recognise_composites": "recognise_composites",
+    "push_movement": "push_movement",
+    "fold_batch_norm": "fold_batch_norm",
+    "merge_rows": "merge_rows",
+    "fuse": "fuse",
+}
+
+
+@pytest.mark.parametrize("function", PASSES)
+def test_a_fault_in_a_pass_is_found(function: str, model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(compiler, function, slightly_off(getattr(compiler, function)))
+    found = tw.compare(model, bisect=True, bundle=tmp_path / "bundle", opt_level=3)
+    assert not found.ok
+    assert found.culprit is not None
+    assert (found.culprit.kind, found.culprit.name) == ("pass", PASSES[function])
+    written = {path.name for path in (tmp_path / "bundle").iterdir()}
+    assert written >= {f"before_{PASSES[function]}.txt", f"after_{PASSES[function]}.txt", "inputs.npz", "report.json", "README.txt"}
+    assert np.load(tmp_path / "bundle" / "inputs.npz")["image"].shape == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize("primitive", ["vectorize", "parallel", "reverse_compute_at"])
+def test_a_fault_in_a_schedule_primitive_is_found(
+    primitive: str, model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    original = PRIMITIVES[primitive]
+
+    def broken(nest: Any, *arguments: Any, **attributes: Any) -> Change:
+        change = original(nest, *arguments, **attributes)
+        outputs = change.kernel.outputs
+
+        def twice(stmt: Any) -> Any:
+            if isinstance(stmt, Store):
+                wrong = stmt.buffer in outputs and stmt.value.dtype.is_float
+                return with_fields(stmt, value=stmt.value * const(2.0, stmt.value.dtype)) if wrong else stmt
+            return map_stmt(stmt, twice)
+
+        return Change(with_fields(change.kernel, body=twice(change.kernel.body)), change.results, change.layout)
+
+    monkeypatch.setitem(PRIMITIVES, primitive, broken)  # type: ignore[arg-type]
+    found = tw.compare(
+        model, {"image": np.random.default_rng(1).standard_normal((64, 3, 8, 8)).astype(np.float32)}, bisect=True, bundle=tmp_path
+    )
+    assert found.culprit is not None
+    assert (found.culprit.kind, found.culprit.name) == ("schedule", primitive)
+    assert {"kernel.txt", "right.py", "wrong.py", "operands.npz"} <= {path.name for path in tmp_path.iterdir()}
+    assert found.first is not None
+    assert found.first in found.kernels
+
+
+def test_a_fault_of_the_code_generator_is_found(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = groups.generate
+    monkeypatch.setattr(groups, "generate", lambda *a, **k: original(*a, **k).replace(" fdiv ", " fmul "))
+    found = tw.compare(model, bisect=True)
+    assert found.culprit is not None
+    assert found.culprit.kind == "kernel"
+    assert "without a schedule" in found.culprit.about
+
+
+def test_tensors_in_one_place_are_found(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = placing.place
+
+    def all_at_the_start(intervals: Any) -> Any:
+        offsets, size = original(intervals)
+        return [const(0) for _ in offsets], size
+
+    monkeypatch.setattr(placing, "place", all_at_the_start)
+    found = tw.compare(model, bisect=True)
+    assert found.culprit is not None
+    assert found.culprit.kind == "plan"
+
+
+def test_kernels_inside_of_control_flow_are_listed_and_not_compared() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Tanh", ["a"], ["b"], "inner"), helper.make_node("Identity", ["c"], ["d"])],
+        "body",
+        [
+            helper.make_tensor_value_info(n, t, s)
+            for n, t, s in (("i", TensorProto.INT64, []), ("c", TensorProto.BOOL, []), ("a", TensorProto.FLOAT, [4]))
+        ],
+        [helper.make_tensor_value_info("d", TensorProto.BOOL, []), helper.make_tensor_value_info("b", TensorProto.FLOAT, [4])],
+    )
+    nodes = [helper.make_node("Loop", ["n", "", "x"], ["y"], body=body), helper.make_node("Exp", ["y"], ["z"], "outer")]
+    inputs = [helper.make_tensor_value_info("n", TensorProto.INT64, []), helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])]
+    graph = helper.make_graph(nodes, "loop", inputs, [helper.make_tensor_value_info("z", TensorProto.FLOAT, [4])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = tw.compare(model, {"n": np.asarray(3)})
+    assert found.ok, str(found)
+    compared = {row.nodes: row.error is not None for row in found.kernels}
+    assert any(not done and any("inner" in node for node in nodes) for nodes, done in compared.items())
+    assert any(done and any("outer" in node for node in nodes) for nodes, done in compared.items())
+
+
+def test_models_of_strings_are_refused() -> None:
+    node = helper.make_node("StringConcat", ["s", "s"], ["t"])
+    infos = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in "st"]
+    model = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:]), opset_imports=[helper.make_opsetid("", 20)])
+    with pytest.raises(UnsupportedOperatorError, match="tensors of numbers"):
+        tw.compare(model)
+
+
+@pytest.mark.parametrize("bad", range(1, 9))
+def test_halving_finds_the_first_bad(bad: int) -> None:
+    asked: list[int] = []
+
+    def good(number: int) -> bool:
+        asked.append(number)
+        return number < bad
+
+    assert first_bad(8, good) == bad
+    assert len(asked) <= 3
+
+
+def test_a_network_of_the_zoo() -> None:
+    found = tw.compare(zoo.build("bert", layers=1, hidden=32, heads=2, vocab=50, intermediate=64))
+    assert found.ok, str(found)

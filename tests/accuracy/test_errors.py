@@ -1,0 +1,56 @@
+"""Figures of the difference of two arrays."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tilewright.accuracy.errors import APART, error_of, tolerance_of
+
+
+def test_figures_of_a_small_difference() -> None:
+    expected = np.asarray([1.0, -2.0, 4.0], np.float32)
+    error = error_of(expected + np.asarray([0, 0, 2.0**-20], np.float32), expected)
+    assert error.absolute == 2.0**-20
+    assert error.relative == 2.0**-22
+    assert error.ulps == 2.0
+    assert 0.999999 < error.cosine <= 1.0
+
+
+def test_small_elements_do_not_count_in_ulps() -> None:
+    expected = np.asarray([1.0, 1e-7], np.float32)
+    assert error_of(np.asarray([1.0, 2e-7], np.float32), expected).ulps == 0.0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.bool_, np.complex64, object])
+def test_equal_arrays_do_not_differ(dtype: type) -> None:
+    x = np.asarray(["a", "b"], object) if dtype is object else np.asarray([0, 1, 1]).astype(dtype)
+    error = error_of(x, x)
+    assert (error.absolute, error.relative, error.ulps) == (0.0, 0.0, 0.0)
+    assert error.cosine == pytest.approx(1.0)
+
+
+def test_nans_and_infinities_are_equal_in_the_same_places() -> None:
+    x = np.asarray([np.nan, np.inf, -np.inf, 1.0])
+    assert error_of(x, x).relative == 0.0
+    assert error_of(np.asarray([np.nan, np.inf, np.inf, 1.0]), x) == APART
+    assert error_of(np.asarray([0.0, np.inf, -np.inf, 1.0]), x) == APART
+    assert error_of(x, np.asarray([0.0, np.inf, -np.inf, 1.0])) == APART
+
+
+def test_other_shapes_and_kinds_are_apart() -> None:
+    assert error_of(np.zeros(2), np.zeros((2, 1))) == APART
+    assert error_of(np.zeros(2), np.asarray(["0", "0"], object)) == APART
+    assert error_of(np.asarray([1.0]), np.asarray([0.0])).relative == math.inf
+
+
+def test_integers_must_be_equal() -> None:
+    assert tolerance_of(np.dtype(np.int64)) == 0.0
+    assert error_of(np.asarray([1, 2, 4]), np.asarray([1, 2, 3])).ulps == 1.0
+    assert tolerance_of(np.dtype(np.float16)) > tolerance_of(np.dtype(np.float32))
+
+
+def test_nothing_does_not_differ_from_nothing() -> None:
+    assert error_of(np.zeros((0, 3)), np.zeros((0, 3))).cosine == 1.0
