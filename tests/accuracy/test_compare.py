@@ -169,7 +169,17 @@ def test_a_fault_of_the_code_generator_is_found(model: onnx.ModelProto, monkeypa
     assert "without a schedule" in found.culprit.about
 
 
-def test_tensors_in_one_place_are_found(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_in_one_place_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
+        helper.make_node("MatMul", ["a", "w"], ["b"], "second"),
+        helper.make_node("MatMul", ["b", "w"], ["c"], "third"),
+        helper.make_node("Add", ["c", "a"], ["y"], "long"),
+    ]
+    weights = onnx.numpy_helper.from_array(np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32), "w")
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16, 32]) for name in "xy"]
+    graph = helper.make_graph(nodes, "long", infos[:1], infos[1:], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     original = placing.place
 
     def all_at_the_start(intervals: Any) -> Any:
