@@ -12,9 +12,8 @@ from tilewright.machine.description import Machine, estimated_peaks
 from tilewright.target.cpu.rules.structure import extent_value
 
 # Multiply-adds that storing one vector of results across its lanes costs, where channels are the lanes of a plain result
-ACROSS = 40.0
+ACROSS = 12.0
 ALONG_ROWS = 1.35  # times the arithmetic where rows of a plain image are the lanes: channels lie far apart
-GATHERED = 3.0  # times the arithmetic where a plain image is read at every second point and each point is used once
 BYTES = 4.0  # the same for products of bytes, whose instructions want neighbouring channels
 WINOGRAD = 0.5  # of the arithmetic that is left on average where Winograd's algorithm applies: blocked layouts alone
 WINOGRAD_CHANNELS = 32  # from which on it does
@@ -47,7 +46,7 @@ class CpuLayoutCost:
         terms = depth * prod(window)
         along_channels = 1 + ACROSS / terms
         if any(stride > 1 for stride in op.strides):
-            return arithmetic * (GATHERED if prod(window) == 1 else along_channels)
+            return arithmetic * along_channels
         row = prod(out[2:]) if prod(window) == 1 else out[-1]
         return arithmetic * min(along_channels, ALONG_ROWS * -(-row // lanes) * lanes / row)
 

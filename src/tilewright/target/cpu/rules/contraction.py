@@ -47,12 +47,14 @@ from tilewright.target.cpu.rules.structure import (
 )
 
 REPACK = 24.0  # vector multiply-adds that packing one vector of a panel while running costs
+GATHER = 128.0  # the same where nothing of the panel lies in order, so that its elements are loaded one by one
+FAR_PANEL = 0.25  # of a multiply-add's time, at most, where a panel that is read in place goes on to another page with each step
 LONG = 32  # rows from which on a longer axis makes no better tiles
 WORTH = 3.0  # cost from which on the product is better computed as a plain reduction
 PAGE = 4096  # bytes that one translation of addresses covers
 NEAR_ROW, FAR_ROW = 2.0, 20.0  # cycles by which a step is late when its row is not in the first cache, and when it is in another page
 COPIED_LINE = 8.0  # cycles to copy a cache line from the second cache or beyond
-TRANSPOSED_STORE = 24.0  # vector multiply-adds that storing one vector element by element costs
+TRANSPOSED_STORE = 12.0  # vector multiply-adds that storing one vector element by element costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +169,27 @@ def _cost(block: Block, axes: Axes, constants: frozenset[str], machine: Machine)
     width = max(extent_value(axes.vector.extent, 1 << 12), 1)
     padded = -(-axes.count // vectors) * vectors * axes.lanes * (-(-axes.height // rows)) * rows
     cost = padded / (width * axes.height * (1 if axes.beyond is None else axes.count))
-    if not (axes.panel.attr.name in constants or stride(axes.panel, axes.vector.var) == 1):
-        cost += REPACK / axes.height
+    if axes.panel.attr.name not in constants:
+        cost += _reading_cost(block, axes, constants, machine)
     if axes.vector is not spatial(block)[-1]:
         depth = 1
         for it in reductions(block):
             depth *= max(extent_value(it.extent, 256), 1)
         cost += TRANSPOSED_STORE / depth
     return cost
+
+
+def _reading_cost(block: Block, axes: Axes, constants: frozenset[str], machine: Machine) -> float:
+    """What reading a panel that is no constant adds to a multiply-add: packing it while running, or waiting for it where it lies, if the
+    other operand is a constant, which could be the panel instead."""
+    steps = {it: stride(axes.panel, it.var) for it in block.iters if extent_value(it.extent) > 1}
+    if stride(axes.panel, axes.vector.var) != 1:
+        turned = any(step == 1 and extent_value(it.extent) >= axes.lanes for it, step in steps.items())
+        return (REPACK if turned else GATHER) / axes.height
+    apart = [(steps[it] or 0) * axes.panel.dtype.bytes for it in reductions(block) if it in steps]
+    if all(load is axes.panel or load.attr.name not in constants for load in value_loads(block)) or max(apart, default=0) < PAGE:
+        return 0.0
+    return min(FAR_PANEL, COPIED_LINE * machine.fma_units / axes.height)
 
 
 def _is_part(panel: Expr, vector: BlockIter) -> bool:
