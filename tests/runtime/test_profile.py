@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from math import exp
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from tilewright.ir.expr import size
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.instrument import FIRST_CAPACITY
 from tilewright.runtime.profile import layer_name
-from tilewright.runtime.roofline import Cost, limit, roofs
+from tilewright.runtime.roofline import Cost, limit, resident, roofs
 from tilewright.support.errors import ArtifactError, InputError
 
 CACHES = {"l1": 1000, "l2": 10_000, "l3": 100_000}
@@ -178,16 +179,32 @@ def test_the_limit_is_arithmetic_or_the_level_that_holds_the_data() -> None:
     for moved, level, rate in ((900, "l1", 50), (9000, "l2", 20), (90_000, "l3", 10), (900_000, "memory", 5)):
         found = limit(Cost(0, {}, 0, moved, 0), one, 0)
         assert found.binding == level
-        assert found.seconds == pytest.approx(moved / (rate * 1e9))
+        assert found.seconds == pytest.approx(moved / (rate * 1e9), rel=1e-3)
     weights = limit(Cost(0, {}, 0, 900, 800), one, footprint=10**6)
     assert weights.binding == "memory", "weights come back from where the whole model lies"
-    assert weights.seconds == pytest.approx(800 / 5e9 + 100 / 50e9)
+    assert weights.seconds == pytest.approx(800 / 5e9 + 100 / 50e9, rel=1e-3)
 
 
 def test_constants_of_a_kernel_in_a_loop_come_back_from_where_it_left_them() -> None:
     one = roofs(CACHES, ONE, ALL, 3, 1, True)
     found = limit(Cost(0, {}, 0, 900, 800), one, footprint=10**6, calls=3)
-    assert found.seconds == pytest.approx(800 / 5e9 + (3 * 900 - 800) / 50e9)
+    assert found.seconds == pytest.approx(800 / 5e9 + (3 * 900 - 800) / 50e9, rel=1e-3)
+
+
+def test_what_is_larger_than_a_cache_lies_there_in_part() -> None:
+    parts = [resident(size, 1000) for size in (0, 999, 1000, 1001, 1100, 1500, 2000, 4000, 10**6)]
+    assert parts == sorted(parts, reverse=True)
+    assert parts[:3] == [1, 1, 1]
+    assert parts[3:8] == pytest.approx([0.998, 0.82, 0.42, 0.2, 0.02], abs=0.005)
+    assert resident(10, 0) == 0
+    for ratio in (1.1, 2.0):
+        assert resident(1000 * ratio, 1000) == pytest.approx(exp(-ratio * (1 - resident(1000 * ratio, 1000))))
+    one = roofs(CACHES, ONE, ALL, 3, 1, True)
+    assert one.shares(9) == {"l1": 1}
+    assert sum(one.shares(15_000).values()) == pytest.approx(1)
+    assert one.shares(15_000)["l2"] == pytest.approx(0.42, abs=0.005)
+    just_fits, just_not = (limit(Cost(0, {}, 0, moved, 0), one, 0).seconds for moved in (10_000, 10_010))
+    assert just_fits < just_not < 1.01 * just_fits
 
 
 def test_kernels_of_equal_code_have_the_work_of_their_own_sizes() -> None:

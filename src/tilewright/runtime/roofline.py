@@ -1,19 +1,21 @@
 """How fast a kernel could be on a machine: the roofline model over the levels of its memory.
 
-Time is bounded below by arithmetic at the peak of its kind, and by bytes at the bandwidth of the level that holds them. Operands and
+Time is bounded below by arithmetic at the peak of its kind, and by bytes at the bandwidth of the levels that hold them. Operands and
 results of one kernel are taken to lie where that kernel's own bytes fit, since the kernel before has just touched them; constants of the
 model lie where all that one inference touches fits, since they come back only once per inference; in a loop, those of the second iteration
-and on lie where the kernel's own bytes fit.
+and on lie where the kernel's own bytes fit. What is larger than a level lies there in part (`resident`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import exp
 from typing import Any
 
 LEVELS = ("l1", "l2", "l3", "memory")
 NAMES = {"compute": "arithmetic", "l1": "L1", "l2": "L2", "l3": "L3", "memory": "memory"}
+ROUNDS = 30  # of the iteration for `resident`
 SHARED = ("l3", "memory")  # levels whose capacity does not grow with the number of threads
 
 
@@ -28,9 +30,16 @@ class Roofs:
     capacity: Mapping[str, int]
     measured: bool
 
-    def level(self, size: float) -> str:
-        """The nearest level that holds so many bytes."""
-        return next((level for level in LEVELS[:-1] if size <= self.capacity.get(level, 0)), "memory")
+    def shares(self, size: float) -> dict[str, float]:
+        """Which part of so many bytes, touched over and over, each level holds; levels that hold nothing are left out."""
+        found: dict[str, float] = {}
+        held = 0.0
+        for level in LEVELS:
+            here = 1.0 if level == LEVELS[-1] else max(held, resident(size, self.capacity.get(level, 0)))
+            if here > held:
+                found[level] = here - held
+            held = here
+        return found
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,6 +71,25 @@ class Limit:
     binding: str
 
 
+def resident(size: float, capacity: float) -> float:
+    """The part of `size` bytes, walked over again and again, that is found in a cache of `capacity` bytes when its turn comes.
+
+    All of them where they fit. Else, with evicted lines chosen at random, a line survives the misses of a round with the probability
+    h = exp(-(1 - h) size / capacity), which is also the part that hits: 0.82 for 1.1 times the capacity, 0.42 for 1.5, 0.2 for 2,
+    0.02 for 4. Processors find less: a cache of 2 MiB of which neighbours and page tables take their share, and whose choice favours what
+    came last, 0.4, 0.1, 0.05 and 0.01. A limit is to be one, so the larger figure counts.
+    """
+    if size <= capacity:
+        return 1.0
+    if capacity <= 0:
+        return 0.0
+    ratio, hits = size / capacity, 0.0
+    for _ in range(ROUNDS):  # Newton's method from below: h - exp(..) is concave and rises there
+        survives = exp(-ratio * (1 - hits))
+        hits += (survives - hits) / max(1 - ratio * survives, 1e-9)
+    return min(hits, 1.0)
+
+
 def roofs(
     caches: Mapping[str, int], one: Mapping[str, float], together: Mapping[str, float], cores: int, threads: int, measured: bool
 ) -> Roofs:
@@ -79,9 +107,10 @@ def limit(cost: Cost, machine: Roofs, footprint: int, calls: int = 1) -> Limit:
     arithmetic = sum(count / (machine.peaks[kind] * 1e9) for kind, count in cost.multiply_adds.items())
     arithmetic += cost.other / (machine.peaks["f32"] / 2 * 1e9)
     parts = {"compute": arithmetic * calls}
-    near, far = machine.level(cost.moved), machine.level(footprint)
-    traffic = {near: (cost.moved * calls - cost.constant) / (machine.bandwidth[near] * 1e9)}
-    traffic[far] = traffic.get(far, 0.0) + cost.constant / (machine.bandwidth[far] * 1e9)
+    traffic: dict[str, float] = {}
+    for count, size in ((cost.moved * calls - cost.constant, cost.moved), (cost.constant, footprint)):
+        for level, share in machine.shares(size).items():
+            traffic[level] = traffic.get(level, 0.0) + count * share / (machine.bandwidth[level] * 1e9)
     slowest = max(traffic, key=traffic.__getitem__)
     parts[slowest] = sum(traffic.values())
     binding = max(parts, key=parts.__getitem__)
