@@ -23,6 +23,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.affine import affine_in
 from tilewright.ir.expr import TRUE, Expr, add, all_of, ceildiv, const, floordiv, less, less_equal, logical_and, maximum, minimum, mul, sub
 from tilewright.ir.scalar_ops import Op
+from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.simplify import simplifier
 from tilewright.ir.traverse import walk
 from tilewright.kernel.nodes import (
@@ -84,7 +85,7 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
             end = minimum(end, condition.last)
     begin = run.rewrite(minimum(begin, stmt.extent))
     end = run.rewrite(maximum(end, begin))
-    main = substitute_stmt(stmt.body, {condition.test: TRUE for condition in found})
+    main = substitute_stmt(stmt.body, {condition.test: TRUE for condition in found} | _unclamped(stmt, found, run))
     if stmt.kind == "parallel":
         if begin is end:
             return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies), stmt.kind)
@@ -103,6 +104,23 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
         shifted = body if low.is_const and low.value == 0 else substitute_stmt(body, {stmt.var: add(stmt.var, low)})
         parts.append(For(stmt.var, extent, _partition(shifted, {**extents, stmt.var: extent}, copies), stmt.kind))
     return seq(*parts)
+
+
+def _unclamped(loop: For, found: list[_Range], run: Rewriter) -> dict[Expr, Expr]:
+    """Indices that are clamped where one of the conditions does not hold, `min(i, n - 1)` or `max(i, 0)`, and what they are where all hold."""
+    limits = {run.rewrite(limit) for condition in found for limit in (condition.first, condition.last) if limit is not None}
+    inner = {stmt.var: stmt.extent for stmt in walk_stmts(loop.body) if isinstance(stmt, For)}
+    opaque = {stmt.var for stmt in walk_stmts(loop.body) if isinstance(stmt, Let)}
+    clamps = {e for stmt in walk_stmts(loop.body) for e in walk(*own_exprs(stmt)) if e.op in (Op.MIN, Op.MAX) and e.dtype is dtypes.int64}
+    result: dict[Expr, Expr] = {}
+    for e in clamps:
+        for kept, bound in (e.args, e.args[::-1]):
+            test = less_equal(kept, bound) if e.op is Op.MIN else less_equal(bound, kept)
+            holds = _range(test, loop.var, inner, opaque)
+            limit = None if holds is None else holds.first if holds.last is None else holds.last
+            if limit is not None and run.rewrite(limit) in limits:
+                result[e] = kept
+    return result
 
 
 def _single(pieces: list[_Piece], main: Stmt, most: int) -> list[_Piece]:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tests.compiled_graphs import Array, check, f32, function, module
+from tests.compiled_graphs import Array, check, compile_graph, f32, function, module
 from tilewright.graph.node import GraphBuilder, Value, walk_nodes
 from tilewright.graph.ops import Attention, Binary, Contract, Fused, Repeat, Select, Softmax, Transpose, Unary, constant
 from tilewright.ir import dtypes
 from tilewright.ir.expr import size
+from tilewright.ir.traverse import evaluate_int
 from tilewright.ir.types import TensorType, bind_shape, tensor
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.nodes import Kernel
@@ -131,6 +132,31 @@ def test_scores_are_kept_for_a_block_of_rows(case: str) -> None:
     assert {"attention.rows", "attention.block"} <= names
     roots = scheduled.kernel.body.stmts if hasattr(scheduled.kernel.body, "stmts") else (scheduled.kernel.body,)
     assert all(root.kind == "parallel" for root in roots)
+
+
+LONG = {
+    "any length": ([f32(1, S, 12, 64)] * 3, {S: 4096}),
+    "known length": ([f32(1, 4096, 12, 64)] * 3, {}),
+}
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_memory_of_long_sequences_is_that_of_a_few_rows(case: str) -> None:
+    """Scores of one block of rows of each head, not of all rows: 805 MB of float32."""
+    types, sizes = LONG[case]
+    compiled = compile_graph(module(types, attend(scaled, "bshd,bthd->bhst", "bhst,bthe->bshe")))
+    arena = evaluate_int(compiled.plan.arena_bytes, sizes)
+    packed = 2 * 4096 * 12 * 64 * 4
+    assert arena <= packed + 3 * 12 * 24 * 4096 * 4
+
+
+def test_values_that_share_sets_of_the_cache_are_packed() -> None:
+    """Keys of 12 heads of 64 lie 3 KB apart."""
+    fused = fuse(function("p", [f32(1, 128, 12, 64)] * 3, attend(scaled, "bshd,bthd->bhst", "bhst,bthe->bshe")))
+    (group,) = {node for node in walk_nodes(fused.results) if isinstance(node.op, Fused)}
+    space = Space()
+    schedule_kernel(lower_group(group.op.body), frozenset(), named_machine("x86-64-v4"), space=space)
+    assert space.point()["attention.pack_values"] is True
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -14,13 +14,14 @@ Figures: docs/decisions/012-rows-and-attention.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd, prod
 
 from tilewright.ir.expr import Expr
 from tilewright.ir.scalar_ops import Op
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
-from tilewright.machine.description import Machine
+from tilewright.machine.description import Machine, estimated_peaks
 from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
 from tilewright.target.cpu.rules.packing import pack_operand
@@ -45,7 +46,13 @@ FEW_ROWS = 4  # queries up to which packing the keys costs more than it saves
 TYPICAL = 128  # queries, keys of unknown number
 TILES = (1, 2, 4, 8)  # register tiles of rows in a block
 SCORES = 64 << 10  # bytes of a block's scores: what lowering still places on the stack
-REREAD = 0.1  # of the time of a block of one register tile: what keys and values cost that come from the second level
+NEAR = 0.1  # of the time of a block: what scores cost that do not stay in the first level of the cache
+FAR = 0.6  # and in the second
+BUFFERS = 3  # of the size of a block's scores: scores, their exponentials, weights
+WAYS = 12  # of the first level of the cache, about
+SCATTERED = 2.0  # times as long: the second level for rows that lie apart, which nothing fetches ahead
+CROSSING = 1.5  # of the time of a load: one that crosses lines
+FRESH = 0.3  # of the time of attention: what it costs to write scores where no block has written before
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +119,11 @@ def schedule_attention(s: Schedule, machine: Machine, reassociate: bool, space: 
     s, masked = _masked_scores(s, found)
     s, last = _last_block(s, found.mixed)
     plan = _plan(s, found, machine, space)
+    names = s.blocks()
+    inside = names[names.index(found.scores) : names.index(last)]
     s = _pack_keys(s, found, plan)
     s = _pack_values(s, found, plan)
     s, outer, chunk = _row_loops(s, found, last, plan)
-    after = s.blocks()
-    inside = after[after.index(found.scores) : after.index(last)]
     for name in reversed(inside):
         s, _ = s.compute_at(name, chunk)
     for name in inside:
@@ -129,7 +136,8 @@ def schedule_attention(s: Schedule, machine: Machine, reassociate: bool, space: 
             s = schedule_nest(s, name, machine, parallel=False)
     s = _in_tiles(s, found.scores, masked, found.row, len(spatial(block_of(s, found.scores))) - 1, plan.rows, plan.keys, plan.lanes)
     s = _in_tiles(s, found.mixed, last, plan.mixed_row, plan.mixed_vector, plan.rows, plan.values, plan.lanes)
-    return parallelise(s, [*outer, chunk])
+    tasks = outer if plan.heads_alone else [*outer, chunk]
+    return parallelise(s, tasks)
 
 
 def _masked_scores(s: Schedule, found: Attention) -> tuple[Schedule, str]:
@@ -151,14 +159,17 @@ def _last_block(s: Schedule, mixed: str) -> tuple[Schedule, str]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes of a schedule: rows of a register tile, its vectors over the keys and over the values' width, rows of a block. `mixed_row`,
-    `mixed_vector`: which spatial iters of the second product are its rows and its lanes."""
+    """Sizes of a schedule: rows of a register tile, its vectors over the keys and over the values' width, rows of a block. `pack_values`:
+    they are copied into panels first; `heads_alone`: blocks of rows of one head run one after the other. `mixed_row`, `mixed_vector`:
+    which spatial iters of the second product are its rows and its lanes."""
 
     lanes: int
     rows: int
     keys: int
     values: int
     block: int
+    pack_values: bool
+    heads_alone: bool
     mixed_row: int
     mixed_vector: int
 
@@ -185,19 +196,69 @@ def _plan(s: Schedule, found: Attention, machine: Machine, space: Space) -> Plan
         "rows of a register tile, by what a multiply-add of the two products costs",
     )  # fmt: skip
     row_bytes = 4 * extent_value(keys, TYPICAL)
-    block = space.choose(
-        "attention.block", [rows * n for n in TILES if n == 1 or rows * n * row_bytes <= SCORES],
-        lambda n: _padded(queries, n) / count + REREAD * rows / n,
-        "rows of a block, by rows computed past the end, and keys and values read again for each block",
+    heads = prod(extent_value(it.extent, 1) for it in spatial(scores) if it.extent not in (queries, keys))
+    on_stack = keys.is_const and rows * row_bytes <= SCORES
+    heads_alone = space.choose(
+        "attention.heads_alone", (False, True),
+        lambda alone: _idle(heads if alone else heads * -(-count // rows), machine) + (0.0 if alone or on_stack else FRESH),
+        "one task for each head, not for each block of rows, by idle cores, and scores in memory that no block has used before",
     )  # fmt: skip
-    return Plan(lanes, rows, tiles[rows][0][1], tiles[rows][1][1], block, iters.index(weight.args[found.row]), iters.index(vector.var))
+    most = machine.l2.size // BUFFERS if heads_alone else SCORES
+    block = space.choose(
+        "attention.block", [rows * n for n in TILES if n == 1 or rows * n * row_bytes <= most],
+        lambda n: _padded(queries, n) / count + _block_cost(n, row_bytes, extent_value(vector.extent, TYPICAL), machine),
+        "rows of a block, by rows computed past the end, keys and values read again for each block, and scores that leave a cache",
+    )  # fmt: skip
+    along, panel = reductions(mixed)[0], tiles[rows][1][1] * lanes
+    pack_values = space.choose(
+        "attention.pack_values", (False, True), lambda pack: _values_cost(pack, value, along, vector, count / rows, panel, machine),
+        "copy the values into panels, by nanoseconds of reading them for each tile of rows, of a head",
+    )  # fmt: skip
+    mixed_row, mixed_vector = iters.index(weight.args[found.row]), iters.index(vector.var)
+    return Plan(lanes, rows, tiles[rows][0][1], tiles[rows][1][1], block, pack_values, heads_alone, mixed_row, mixed_vector)
+
+
+def _idle(tasks: int, machine: Machine) -> float:
+    """Time on all cores over what it would be if tasks could be divided."""
+    return -(-tasks // machine.cores) * machine.cores / max(1, tasks)
+
+
+def _block_cost(rows: int, row_bytes: int, width: int, machine: Machine) -> float:
+    """What reading keys and values for a block of rows costs, and scores that leave a cache, as a part of its products. Some of the former
+    happens while products are computed: half, or most where the second level holds them."""
+    peaks = estimated_peaks(machine)
+    operands = 2 * row_bytes * width
+    read = 4 * peaks.l2 if operands <= machine.l2.size / 2 else peaks.l3
+    scores = BUFFERS * rows * row_bytes
+    away = NEAR * min(1.0, scores / machine.l1d.size) if scores <= machine.l2.size else FAR
+    return peaks.f32 / (rows * read) + away
+
+
+def _values_cost(pack: bool, value: Expr, along: BlockIter, vector: BlockIter, tiles: float, panel: int, machine: Machine) -> float:
+    """Nanoseconds to read the values of one head for each of `tiles` tiles of rows, and to pack them if wanted.
+
+    Keys whose values lie many lines apart share a few sets of the first-level cache, so that values come from the second level for each
+    tile. Values that are no whole vectors take masks, and their vectors cross lines."""
+    peaks, line = estimated_peaks(machine), machine.l1d.line
+    width = extent_value(vector.extent, TYPICAL) * value.dtype.bytes
+    count = extent_value(along.extent, TYPICAL)
+    size = count * width
+    kept = count * min(width, panel * value.dtype.bytes)  # what a tile reads
+    if pack:
+        return 2 * size / peaks.l2 + tiles * size / (peaks.l1 if kept <= machine.l1d.size / 2 else peaks.l2)
+    apart = (stride(value, along.var) or 0) * value.dtype.bytes
+    sets = machine.l1d.size // line // WAYS
+    reached = sets // gcd(apart // line, sets) * -(-width // line) if apart and apart % line == 0 else sets
+    near = size <= min(reached, sets) * WAYS * line / 2
+    far = peaks.l2 / (SCATTERED if apart > width else 1.0)
+    return tiles * size * (CROSSING if width % line else 1.0) / (peaks.l1 if near else far)
 
 
 def _padded(extent: Expr, step: int) -> float:
-    """What an extent becomes when it is rounded up to steps: on average, where it is a symbol."""
-    if extent.is_const:
-        return float(-(-int(extent.value) // step) * step)
-    return extent_value(extent, TYPICAL) + (step - 1) / 2
+    """What an extent becomes when it is rounded up to steps: where it is a symbol, between the average and what a typical one does."""
+    count = extent_value(extent, TYPICAL)
+    rounded = float(-(-count // step) * step)
+    return rounded if extent.is_const else (rounded + count + (step - 1) / 2) / 2
 
 
 def _best_vectors(machine: Machine, rows: int, lanes: int, queries: Expr, extent: Expr) -> tuple[float, int]:
@@ -207,7 +268,7 @@ def _best_vectors(machine: Machine, rows: int, lanes: int, queries: Expr, extent
     def cost(vectors: int) -> float:
         work = _padded(queries, rows) * _padded(extent, vectors * lanes)
         work /= extent_value(queries, TYPICAL) * extent_value(extent, TYPICAL)
-        return work * max(1.0, hide / (rows * vectors)) * (1 + 0.3 * (1 / rows + 0.5 / vectors))
+        return work * max(1.0, hide / (rows * vectors)) * (1 + 0.3 * (1.2 / rows + 0.5 / vectors))
 
     needed = -(-extent_value(extent, TYPICAL) // lanes)
     fitting = [n for n in range(1, min(needed, 8) + 1) if rows * n <= MOST_ACCUMULATORS and rows * n + n + 1 <= machine.vector_registers]
@@ -223,18 +284,19 @@ def _pack_keys(s: Schedule, found: Attention, plan: Plan) -> Schedule:
     panel = next((load for load in (product.left, product.right) if uses(load, key.var)), None)
     if panel is None or uses(product.left, key.var) == uses(product.right, key.var):
         raise ScheduleError("the keys are no operand of their own")
-    return _packed(s, found.scores, panel, key, plan.keys * plan.lanes)
+    return _packed(s, found.scores, panel, key, plan.keys * plan.lanes, True)
 
 
 def _pack_values(s: Schedule, found: Attention, plan: Plan) -> Schedule:
-    """Values are read as they are where they are in order."""
+    """The values with the lanes along their width, key after key."""
     operands = _operands(s, found.weights, found.mixed)
     assert operands is not None
-    return _packed(s, found.mixed, operands[1], spatial(block_of(s, found.mixed))[plan.mixed_vector], plan.values * plan.lanes)
+    vector = spatial(block_of(s, found.mixed))[plan.mixed_vector]
+    return _packed(s, found.mixed, operands[1], vector, plan.values * plan.lanes, not plan.pack_values)
 
 
-def _packed(s: Schedule, name: str, panel: Expr, vector: BlockIter, width: int) -> Schedule:
-    if stride(panel, vector.var) == 1:
+def _packed(s: Schedule, name: str, panel: Expr, vector: BlockIter, width: int, in_order: bool) -> Schedule:
+    if in_order and stride(panel, vector.var) == 1:
         return s
     if panel.attr not in s.kernel.inputs:
         raise ScheduleError(f"{panel.attr.name} is no parameter, so it is not packed")
