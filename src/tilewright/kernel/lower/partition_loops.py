@@ -22,8 +22,8 @@ from math import ceil
 from tilewright.ir import dtypes
 from tilewright.ir.affine import affine_in
 from tilewright.ir.expr import TRUE, Expr, add, all_of, ceildiv, const, floordiv, less, less_equal, logical_and, maximum, minimum, mul, sub
-from tilewright.ir.scalar_ops import Op
 from tilewright.ir.rewrite import Rewriter
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplifier
 from tilewright.ir.traverse import walk
 from tilewright.kernel.nodes import (
@@ -107,7 +107,7 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
 
 
 def _unclamped(loop: For, found: list[_Range], run: Rewriter) -> dict[Expr, Expr]:
-    """Indices that are clamped where one of the conditions does not hold, `min(i, n - 1)` or `max(i, 0)`, and what they are where all hold."""
+    """Clamped indices, `min(i, n - 1)` or `max(i, 0)`, and the plain ones that they are where the conditions hold."""
     limits = {run.rewrite(limit) for condition in found for limit in (condition.first, condition.last) if limit is not None}
     inner = {stmt.var: stmt.extent for stmt in walk_stmts(loop.body) if isinstance(stmt, For)}
     opaque = {stmt.var for stmt in walk_stmts(loop.body) if isinstance(stmt, Let)}
