@@ -36,6 +36,7 @@ from tilewright.target.cpu.groups import GroupCompiler
 from tilewright.target.cpu.layout_cost import CpuLayoutCost
 from tilewright.target.cpu.llvm import llvm_target
 from tilewright.target.cpu.manifest import kernel_entry, target_entry
+from tilewright.target.cpu.rules.pairs_cost import CpuPairCost
 from tilewright.target.cpu.rules.winograd_cost import CpuConvolutionCost
 from tilewright.target.cpu.thread_pool import thread_pool_object
 from tilewright.transform.bf16_products import bf16_products
@@ -50,6 +51,7 @@ from tilewright.transform.inline_calls import inline_calls
 from tilewright.transform.integer_products import integer_products
 from tilewright.transform.merge_rows import merge_rows
 from tilewright.transform.narrow_weights import narrow_weights
+from tilewright.transform.pair_convolutions import pair_convolutions
 from tilewright.transform.phase_convolutions import phase_convolutions
 from tilewright.transform.push_movement import push_movement
 from tilewright.transform.recognise import recognise_composites
@@ -64,7 +66,7 @@ ENTRY = "tilewright_entry"  # stands for the entry's symbol, which is the hash o
 @dataclass(frozen=True, slots=True)
 class GraphPass:
     """A pass over one function. `level`: the least `opt_level` at which it runs; 0 for those that code generation cannot do without.
-    `exact`: results keep their bits; others do not run under `precision="strict"`. `setting`: the one that turns it off, if any.
+    `exact`: results keep their bits; others do not run under `precision="strict"`. `setting`: those that turn it off, if any.
     `precision`: the only one under which it runs, if there is one."""
 
     name: str
@@ -78,12 +80,13 @@ class GraphPass:
     def runs(self, settings: Settings) -> bool:
         """Whether the settings want it."""
         wanted = settings.precision == self.precision if self.precision else self.exact or settings.precision != "strict"
-        return settings.opt_level >= self.level and wanted and (not self.setting or bool(getattr(settings, self.setting)))
+        return settings.opt_level >= self.level and wanted and all(getattr(settings, name) for name in self.setting.split())
 
 
 def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
     """All passes in order, with the target's opinion where one asks for it."""
     cost, layouts, products = CpuConvolutionCost(machine), CpuLayoutCost(machine), CpuProductCost(machine)
+    pairs = CpuPairCost(machine)
     return (
         GraphPass("sink_constants", sink_constants, 0, "first: constants that reach loop bodies can be folded and packed there"),
         GraphPass("simplify", simplify_graph, 1, "canonical form, which every pattern below is written in"),
@@ -137,6 +140,13 @@ def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
         GraphPass("merge_rows", merge_rows, 2, "nothing moves or looks at axes from here on, and products find what follows them"),
         GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards", setting="fusion"),
         GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),
+        GraphPass(
+            "pair_convolutions",
+            lambda f: pair_convolutions(f, pairs),
+            3,
+            "what follows each convolution is in its group, and nothing else moves between groups",
+            setting="fusion pair_convolutions",
+        ),
         GraphPass("turn_in_loops", lambda f: turn_in_loops(f, machine.l2.size), 3, "each group reads its weights, and it is known which"),
     )
 

@@ -92,7 +92,7 @@ def test_override_does_not_leak_into_another_thread() -> None:
 
 
 def test_code_key_holds_exactly_what_can_change_code() -> None:
-    parts = ("winograd", "fusion", "layouts", "packing", "prefetch")
+    parts = ("winograd", "fusion", "layouts", "packing", "prefetch", "pair_convolutions")
     changed = {"precision": "strict", "opt_level": 1, **dict.fromkeys(parts, False)}
     base = Settings()
     assert {name for name, _ in base.code_key()} == set(changed)

@@ -206,6 +206,12 @@ class Settings:
         Kind("bool", _check_bool),
         "Let kernels ask ahead for memory that they read next. Off: only the processor itself does.",
     )
+    pair_convolutions: bool = _setting(
+        True,
+        Kind("bool", _check_bool),
+        "Compute a depthwise convolution in one kernel with the dense one before or after it, strip by strip, where moving what is between "
+        "them costs more than computing the borders of strips twice.",
+    )
     opt_level: int = _setting(
         3,
         _integer(0, 3),

@@ -14,6 +14,7 @@ from tilewright.target.cpu.rules.contraction import schedule_contraction
 from tilewright.target.cpu.rules.dot import schedule_dot
 from tilewright.target.cpu.rules.inline import inline_producers
 from tilewright.target.cpu.rules.lanes import schedule_windows
+from tilewright.target.cpu.rules.pairs import schedule_pair
 from tilewright.target.cpu.rules.reduction import schedule_rest
 from tilewright.target.cpu.rules.rowwise import schedule_rows
 from tilewright.target.cpu.rules.structure import as_product, block_of
@@ -34,6 +35,10 @@ def schedule_kernel(
         winograd = schedule_winograd(s, names, machine, space)
         if winograd is not None:
             return winograd
+    with suppress(ScheduleError), space.attempt():
+        pair = schedule_pair(s, names, machine, space)
+        if pair is not None:
+            return schedule_rest(pair, machine, reassociate, names, space)
     with suppress(ScheduleError), space.attempt():
         attention = schedule_attention(s, machine, reassociate, space)
         if attention is not None:

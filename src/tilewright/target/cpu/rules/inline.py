@@ -9,6 +9,7 @@ from tilewright.ir.traverse import walk
 from tilewright.kernel.nodes import Block, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.support.errors import ScheduleError
+from tilewright.target.cpu.rules.lanes import slides
 from tilewright.target.cpu.rules.structure import (
     as_product,
     block_of,
@@ -50,9 +51,17 @@ def _worth_inlining(s: Schedule, name: str) -> bool:
     reads = sum(load.attr in buffers for consumer in consumers for load in value_loads(consumer))
     if is_expensive(block) and (reads > 1 or len(consumers) > 1):
         return False
+    if any(slides(consumer) for consumer in consumers) and _finishes_product(s, name):
+        return False  # each window would compute it again
     if all(is_injective(block_of(s, other)) for other in s.blocks()) and _is_table(block, consumers):
         return False
     return all(_takes(consumer, block, reads) for consumer in consumers)
+
+
+def _finishes_product(s: Schedule, name: str) -> bool:
+    """The block reads sums of products that are not read by anything else."""
+    producers = [block_of(s, producer) for producer in s.producers(name)]
+    return any(as_product(producer) is not None for producer in producers)
 
 
 def _is_table(block: Block, consumers: list[Block]) -> bool:

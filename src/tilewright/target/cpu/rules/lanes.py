@@ -75,7 +75,7 @@ def schedule_windows(s: Schedule, machine: Machine, constants: frozenset[str], s
     """A kernel that reduces over windows or within groups of channels, and what is elementwise before and after; None for any other, and
     for windows that are better summed along memory. `reassociate`: steps of a reduction may change places."""
     blocks = {name: block_of(s, name) for name in s.blocks()}
-    windows = [name for name, block in blocks.items() if is_reduction(block) and _in_lanes(block)]
+    windows = [name for name, block in blocks.items() if is_reduction(block) and in_lanes(block)]
     if len(windows) != 1 or any(not is_injective(block) for name, block in blocks.items() if name not in windows):
         return None
     (name,) = windows
@@ -90,7 +90,7 @@ def schedule_windows(s: Schedule, machine: Machine, constants: frozenset[str], s
     return reduce_lanes(s, name, machine, True, constants, space, reassociate)
 
 
-def _in_lanes(block: Block) -> bool:
+def in_lanes(block: Block) -> bool:
     """Whether the block reduces over windows or within groups, and is no matrix product, whose operands both have an axis of their own."""
     product = as_product(block)
     if product is not None:
@@ -141,7 +141,7 @@ def reduce_lanes(
         if load.attr.name in constants and stride(load, vector.var) not in (0, 1):
             s = pack_operand(s, name, load, load.attr.name, vector, width)
     axis, channels = _channels(block, width, space)
-    points = _points(block, machine, width, channels, space)
+    points = points_side_by_side(block, machine, width, channels, space)
     along = [slide.tap for slide in slides(block) if points > 1 and reassociate and slide.point is spatial(block)[-2]]
     inner = [loops[it] for it in (*(it for it in reductions(block) if it not in along), *along)]
     columns = 1 if channels * points > 1 or along or slides(block) else _columns(block, machine, width, space)
@@ -254,7 +254,7 @@ def _unrolled_steps(block: Block) -> int:
     return steps
 
 
-def _points(block: Block, machine: Machine, width: int, channels: int, space: Space) -> int:
+def points_side_by_side(block: Block, machine: Machine, width: int, channels: int, space: Space) -> int:
     """How many points of the axis before the last one to compute side by side, of so many channels each."""
     axes = spatial(block)
     if len(axes) < 2 or width < 2 or extent_value(axes[-2].extent) < 2:

@@ -1,0 +1,174 @@
+"""Two convolutions in one kernel: a strip of rows of the first, then all that follows from it, while the strip is in the cache.
+
+    dense, then depthwise:                                   depthwise, then pointwise:
+      parallel for a few blocks of channels and a strip:       parallel for a strip of rows:
+        the rows of the first that the strip needs,              these rows of the first, all channels,
+          in register tiles                                        results in lanes
+        the strip of the second, results in lanes                the strip of the second, in register tiles
+
+Inside, each convolution is tiled as it is alone (`contraction`, `lanes`): a tile is computed at the loop over tiles of the block that
+finishes it. Neighbouring strips both compute the rows that both need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.scalar_ops import POLYNOMIALS, Op
+from tilewright.ir.traverse import walk
+from tilewright.kernel.nodes import Block, Store
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.schedule.space import Space
+from tilewright.machine.description import Machine
+from tilewright.target.cpu.rules.elementwise import parallelise
+from tilewright.target.cpu.rules.lanes import LONG, in_lanes, points_side_by_side, slides
+from tilewright.target.cpu.rules.packing import pack_operand
+from tilewright.target.cpu.rules.pairs_cost import dense_tiles, strip_cost, strips
+from tilewright.target.cpu.rules.registers import block_cost
+from tilewright.target.cpu.rules.structure import (
+    as_product,
+    block_of,
+    extent_value,
+    is_injective,
+    is_reduction,
+    reductions,
+    spatial,
+    uses,
+    value_loads,
+    writes_output,
+)
+from tilewright.transform.pair_convolutions import EXPENSIVE_OPERATIONS, Pair, Stage
+
+N, BLOCK, ROW, COLUMN, LANE = range(5)  # of the spatial iters of a blocked convolution
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A convolution's block, and the block that finishes its results."""
+
+    core: str
+    finish: str
+
+
+def schedule_pair(s: Schedule, constants: frozenset[str], machine: Machine, space: Space) -> Schedule | None:
+    """The kernel of a pair of convolutions in blocked channels, one of them depthwise; None when it is none."""
+    cores = [name for name in s.blocks() if is_reduction(block_of(s, name))]
+    if len(cores) != 2 or any(len(spatial(block_of(s, name))) != 5 for name in cores):
+        return None
+    lanes_first, lanes_second = (in_lanes(block_of(s, name)) for name in cores)
+    dense = cores[1] if lanes_first else cores[0]
+    if lanes_first == lanes_second or as_product(block_of(s, dense)) is None:
+        return None
+    s, first = _part(s, cores[0])
+    s, second = _part(s, cores[1])
+    pair = _pair(s, first, second, machine)
+    width, blocks = (extent_value(spatial(block_of(s, dense))[axis].extent) for axis in (COLUMN, BLOCK))
+    why = "time of a multiply-add over that at the peak: ragged ends, latency, loads"
+    tile = space.choose(f"{dense}.tile", dense_tiles(machine, width, blocks), lambda block: block_cost(machine, width, blocks, block), why)
+    why = "nanoseconds: rows computed twice, what of a strip is still in which cache, tasks for each core"
+    height = space.choose(f"{cores[1]}.strip", strips(pair.second.space[0]), lambda rows: strip_cost(pair, tile[1], rows, machine), why)
+    for core in cores:
+        s = _packed(s, core, constants)
+    n, block, row, column, lane = s.loops_of(second.finish)
+    s, (strip, row) = s.split(row, height)
+    if lanes_first:
+        s, (part, member) = s.split(block, tile[1])
+        s = s.reorder(n, strip, part, row, column, member, lane)
+        s = _tiled(s, second, column, member, lane, tile[0])
+        s, made = s.compute_at(first.finish, strip)
+        s = _in_lanes(s, first, made[COLUMN], made[LANE], machine, space)
+        return parallelise(s, [n, strip])
+    s, (part, member) = s.split(block, tile[1])
+    s = s.reorder(n, part, strip, member, row, column, lane)
+    s = _in_lanes(s, second, column, lane, machine, space)
+    s, made = s.compute_at(first.finish, strip)
+    s = s.reorder(*(made[axis] for axis in (N, ROW, COLUMN, BLOCK, LANE)))
+    s = _tiled(s, first, made[COLUMN], made[BLOCK], made[LANE], tile[0])
+    return parallelise(s, [n, part, strip])
+
+
+def _part(s: Schedule, core: str) -> tuple[Schedule, Part]:
+    """The convolution, its sums in registers, with the block that finishes them: what reads them point by point, or a copy."""
+    consumers = s.consumers(core)
+    if len(consumers) == 1 and not writes_output(s, core) and is_injective(block_of(s, consumers[0])):
+        return s.set_scope(s.nest.outputs(core)[0].name, "local"), Part(core, consumers[0])
+    s, (copy, *_) = s.cache_write(core, "local")
+    return s, Part(core, copy)
+
+
+def _pair(s: Schedule, first: Part, second: Part, machine: Machine) -> Pair:
+    return Pair(_stage(s, first), _stage(s, second), machine.lanes(32))
+
+
+def _stage(s: Schedule, part: Part) -> Stage:
+    """What the cost model wants to know of a convolution."""
+    block = block_of(s, part.core)
+    images, blocks, *space, _ = (it.extent for it in spatial(block))
+    depth, window, strides = 1, [], []
+    for it in reductions(block):
+        slide = next((slide for slide in slides(block) if slide.tap is it and slide.point in spatial(block)[ROW : COLUMN + 1]), None)
+        if slide is None:
+            depth *= extent_value(it.extent)
+        else:
+            window.append(extent_value(it.extent))
+            strides.append(slide.stride)
+    body = block_of(s, part.finish).body
+    calls = [e for e in walk(body.value) if e.args and e.op is not Op.LOAD and not e.dtype.is_integer] if isinstance(body, Store) else []
+    operations = sum(EXPENSIVE_OPERATIONS if e.op is Op.CALL and e.attr in POLYNOMIALS else 1 for e in calls)
+    return Stage(
+        int(images.value) if images.is_const else 1,
+        extent_value(blocks),
+        tuple(extent_value(dim) for dim in space),
+        depth,
+        tuple(window) or (1, 1),
+        tuple(strides) or (1, 1),
+        in_lanes(block),
+        operations,
+    )
+
+
+def _packed(s: Schedule, name: str, constants: frozenset[str]) -> Schedule:
+    """Constant weights in the order in which the tiles read them."""
+    block = block_of(s, name)
+    lane = spatial(block)[LANE]
+    for load in value_loads(block):
+        if load.attr.name in constants and uses(load, lane.var):
+            return pack_operand(s, name, load, load.attr.name, lane, extent_value(lane.extent))
+    return s
+
+
+def _tiled(s: Schedule, part: Part, column: str, blocks: str, lane: str, columns: int) -> Schedule:
+    """A dense convolution in register tiles of so many columns by all iterations of `blocks`, which is inside of `column`."""
+    s, (tiles, own) = s.split(column, columns)
+    s = s.reorder(tiles, own, blocks, lane)
+    s, made = s.compute_at(part.core, tiles)
+    outer, reduced = [made[N], made[ROW]], list(made[LANE + 1 :])
+    s = s.reorder(*outer, *reduced, made[COLUMN], made[BLOCK], made[LANE])
+    s = s.vectorize(lane).vectorize(made[LANE])
+    for loop in (own, blocks, made[COLUMN], made[BLOCK]):
+        s = s.unroll(loop)
+    s, (init, *_) = s.decompose_reduction(part.core, reduced[0])
+    return s.clamp_reads(part.core, COLUMN).clamp_reads(init, COLUMN)
+
+
+def _in_lanes(s: Schedule, part: Part, column: str, lane: str, machine: Machine, space: Space) -> Schedule:
+    """A depthwise convolution with one result for each lane, several columns side by side."""
+    block = block_of(s, part.core)
+    points = points_side_by_side(block, machine, extent_value(spatial(block)[LANE].extent), 1, space)
+    s, (chunk, own) = s.split(column, points)
+    s, made = s.compute_at(part.core, chunk)
+    taps = list(made[LANE + 1 :])
+    s = s.reorder(*made[:COLUMN], *taps, made[COLUMN], made[LANE])
+    s = s.vectorize(lane).vectorize(made[LANE])
+    s = s.unroll(own).unroll(made[COLUMN])
+    s, _ = s.decompose_reduction(part.core, taps[0])
+    for loop in _short(s, block, taps):
+        s = s.unroll(loop)
+    return s
+
+
+def _short(s: Schedule, block: Block, taps: Sequence[str]) -> list[str]:
+    """The taps to unroll: those along a row."""
+    near = {slide.tap for slide in slides(block) if slide.point is spatial(block)[COLUMN]}
+    return [loop for it, loop in zip(reductions(block), taps, strict=True) if it in near and extent_value(it.extent) <= LONG]

@@ -1,0 +1,120 @@
+"""The schedule of pairs of convolutions: results stay at every point of its space, and what is between them is a strip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from tests.compiled_graphs import f32, function
+from tilewright.graph.node import GraphBuilder, Value, walk_nodes
+from tilewright.graph.ops import Binary, BlockedConvolution, Fused, constant
+from tilewright.ir import dtypes
+from tilewright.ir.expr import size
+from tilewright.ir.types import as_shape, bind_shape
+from tilewright.kernel.interpreter import interpret
+from tilewright.kernel.lower.pipeline import lower
+from tilewright.kernel.nodes import For, Kernel, walk_stmts
+from tilewright.kernel.schedule.space import Space
+from tilewright.kernel.verify import verify
+from tilewright.machine.targets import named_machine
+from tilewright.target.cpu.rules.choose import schedule_kernel
+from tilewright.transform.fuse import fuse
+from tilewright.transform.lower_groups import lower_group
+from tilewright.transform.pair_convolutions import Pair, pair_convolutions
+
+N = size("N")
+LANES = 4
+WEIGHTS = frozenset({1, 3})
+
+
+class Always:
+    def apart(self, pair: Pair) -> float:
+        return 2.0
+
+    def together(self, pair: Pair) -> float:
+        return 1.0
+
+
+def kernel_of(depthwise_first: bool, height: int = 6, width: int = 7, taps: int = 3, stride: int = 1, blocks: int = 2) -> Kernel:
+    """Both convolutions with a bias, in one kernel; images are of a symbolic batch."""
+
+    def one(g: GraphBuilder, x: Value, outputs: int, depthwise: bool) -> Value:
+        channels = int(x.shape[1].value) * LANES
+        step, own = (stride, taps) if depthwise else (1, 1)
+        w = g.one(
+            constant(np.random.default_rng(outputs).uniform(-1, 1, (outputs, 1 if depthwise else channels, own, own)).astype(np.float32))
+        )
+        pad = as_shape((own // 2,) * 2)
+        y = g.one(BlockedConvolution((step, step), (1, 1), pad, pad, depthwise, LANES, dtypes.float32), x, w)
+        bias = g.one(constant(np.random.default_rng(1).uniform(-1, 1, (outputs // LANES, 1, 1, LANES)).astype(np.float32)))
+        return g.one(Binary("add"), y, bias)
+
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        if depthwise_first:
+            return (one(g, one(g, x, blocks * LANES, True), 3 * LANES, False),)
+        return (one(g, one(g, x, blocks * LANES, False), blocks * LANES, True),)
+
+    f = pair_convolutions(fuse(function("p", [f32(N, blocks, height, width, LANES)], body)), Always())
+    (group,) = [node for node in walk_nodes(f.results) if isinstance(node.op, Fused)]
+    return lower_group(group.op.body)
+
+
+def machine() -> Any:
+    return named_machine("x86-64-v2")  # vectors of four
+
+
+def check(kernel: Kernel, given_: dict[str, Any] | None = None) -> Space:
+    space = Space(given_ or {})
+    schedule = schedule_kernel(kernel, WEIGHTS, machine(), space=space)
+    assert any(decision.name.endswith(".strip") for decision in space.decisions)
+    verify(schedule.kernel)
+    rng = np.random.default_rng(5)
+    inputs = [rng.uniform(-1, 1, bind_shape(b.shape, {N: 2})).astype(b.dtype.numpy) for b in kernel.inputs]
+    layouts = {layout.buffer: layout for layout in schedule.layouts}
+    packed = [layouts[b.name].pack(x) if b.name in layouts else x for b, x in zip(kernel.inputs, inputs, strict=True)]
+    for want, got in zip(interpret(kernel, inputs, {N: 2}), interpret(schedule.kernel, packed, {N: 2}), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
+    return space
+
+
+@pytest.mark.parametrize("depthwise_first", [False, True])
+@pytest.mark.parametrize(("taps", "stride"), [(3, 1), (3, 2), (5, 2)])
+def test_schedules_keep_results(depthwise_first: bool, taps: int, stride: int) -> None:
+    check(kernel_of(depthwise_first, taps=taps, stride=stride))
+
+
+@hypothesis_settings(max_examples=8, deadline=None)
+@given(
+    depthwise_first=st.booleans(),
+    height=st.integers(3, 7),
+    width=st.integers(3, 9),
+    stride=st.sampled_from([1, 2]),
+    pick=st.integers(0, 99),
+)
+def test_every_strip_and_tile_keeps_results(depthwise_first: bool, height: int, width: int, stride: int, pick: int) -> None:
+    kernel = kernel_of(depthwise_first, height, width, 3, stride)
+    point = {}
+    for decision in check(kernel).decisions:
+        if decision.name.endswith((".strip", ".tile")):
+            point[decision.name] = decision.options[pick % len(decision.options)]
+    check(kernel, point)
+
+
+@pytest.mark.parametrize("depthwise_first", [False, True])
+def test_only_a_strip_is_between_them(depthwise_first: bool) -> None:
+    kernel = kernel_of(depthwise_first, height=12, width=8)
+    space = Space()
+    schedule_kernel(kernel, WEIGHTS, machine(), space=space)
+    (strip,) = [decision for decision in space.decisions if decision.name.endswith(".strip")]
+    schedule = schedule_kernel(kernel, WEIGHTS, machine(), space=Space({strip.name: 3}))
+    lowered = lower(schedule.kernel)
+    rows = {int(dim.value) for buffer in lowered.scratch for dim in buffer.shape if dim.is_const}
+    assert (3 if depthwise_first else 5) in rows
+    assert 12 not in rows
+    assert [stmt.kind for stmt in walk_stmts(lowered.body) if isinstance(stmt, For)].count("parallel") == 1
