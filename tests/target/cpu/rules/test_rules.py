@@ -236,6 +236,24 @@ def test_rows_that_are_shared_by_threads_are_asked_for_ahead_as_well(rows: int, 
     assert [layout.buffer for layout in schedule.layouts] == ["x1"]
 
 
+def decided(rows: int, depth: int, width: int) -> dict[str, object]:
+    """What the rule decides for a product by constant weights, by the last part of the decision's name."""
+    kernel = fused_kernel([f32(rows, depth), f32(depth, width)], product("mk,kn->mn"))
+    space = Space()
+    schedule_kernel(kernel, frozenset({1}), named_machine("emeraldrapids"), space=space)
+    return {decision.name.rpartition(".")[2]: decision.options[decision.taken] for decision in space.decisions}
+
+
+def test_rows_that_do_not_stay_in_the_second_cache_are_taken_in_blocks() -> None:
+    assert decided(2048, 1024, 1024)["row_blocks"] != 1
+    assert decided(64, 1024, 1024)["row_blocks"] == 1
+
+
+@pytest.mark.parametrize(("depth", "steps"), [(512, 8), (12, 4), (7, 1), (8, 4)])
+def test_several_steps_of_a_reduction_are_one_iteration_where_they_divide_it(depth: int, steps: int) -> None:
+    assert decided(64, depth, 96)["steps"] == steps
+
+
 def test_groups_have_statistics_of_their_own_once() -> None:
     """Group normalisation runs group by group: no channel computes the statistics of its group again."""
     kernel, constants = kernel_of("group norm")

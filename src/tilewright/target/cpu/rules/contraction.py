@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Expr
-from tilewright.kernel.nodes import Block, BlockIter, Buffer, Store
+from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
+from tilewright.target.cpu.rules.blocking import block_rows, byte_count, unroll_steps
 from tilewright.target.cpu.rules.borders import Border, Padding, border_of, fits, padding_of, tile_cost
 from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
 from tilewright.target.cpu.rules.narrow_weights import (
@@ -356,9 +357,12 @@ def _tile_loops(
         s, parts = s.split(along, tile.narrow.runs.factors)
         reduced = [*(loop for loop in reduced if loop != along), *parts]
         words = [parts[-1]] if tile.narrow.runs.word > 1 else []
+    elif tile.narrow is None and len(reduced) == 1:
+        s, reduced[0], words = unroll_steps(s, name, reduced[0], (tile.rows, tile.vectors), space)
     if not outer and packing is None:
-        s, outer, tiles = _share_rows(s, name, tile, tiles, machine, space)
-    s = s.reorder(*outer, *tiles, *reduced, *inner)
+        tied = tile.border is not None and tile.border.taps is not None  # then the loop over the tiles of a row stays inside
+        s, outer, tiles = block_rows(s, name, tile.broadcast.attr, tile.panel.attr, tiles, len(tiles) - tied, machine, space)
+    s = s.reorder(*outer, *tiles, *reduced, *(loop for loop in words if loop not in reduced), *inner)
     if middle is not None:
         s = _place_copy(s, middle, [it.var for it in spatial(block)].index(tile.vector.var), tiles[-1], tile)
     s = _place_epilogue(s, epilogue, tiles[-1], tile)
@@ -381,7 +385,7 @@ def _tile_loops(
                 where = [it.var for it in spatial(block)].index(iter_.var)
                 s = s.clamp_reads(init, where)
     if row is not None and not streamed and not rest:
-        s = _prefetch_rows(s, name, tile, [*outer, *tiles[1:]], reduced, machine, space)
+        s = _prefetch_rows(s, name, tile, panel, [*outer, *tiles[1:]], reduced, machine, space)
     if tile.narrow is None and tile.panel.attr.name in constants and not any(uses(tile.panel, it.var) for it in rest):
         s = _prefetch_panel(s, name, tile, tiles, reduced, machine, space)
     if packing is not None:
@@ -394,42 +398,13 @@ def _tile_loops(
     return parallelise(s, [*outer, *(tiles if bordered is None else tiles[:-1])])
 
 
-def _share_rows(
-    s: Schedule, name: str, tile: Tile, tiles: list[str], machine: Machine, space: Space
-) -> tuple[Schedule, list[str], list[str]]:
-    """Loops to put outside of the panels so that threads share the work by rows rather than by panels; and the tile loops that are left.
-
-    By panels, each thread reads all rows, of which it wrote its part while the kernel before ran; by rows, each reads all panels."""
-    bordered = tile.border is not None and tile.border.taps is not None  # then the loop over the tiles of a row stays inside
-    for loop in tiles[1 : -1 if bordered else None]:
-        extent = s.nest.loop(loop).stmt.extent
-        if not extent.is_const or extent.value < max(machine.cores, 2):
-            continue
-        parts = next(n for n in range(machine.cores, int(extent.value) + 1) if extent.value % n == 0)
-        if parts > 4 * machine.cores:
-            continue
-        remote = 1 - 1 / machine.cores
-        size = {by: _bytes(load.attr) * remote for by, load in ((1, tile.broadcast), (parts, tile.panel))}
-        why = "bytes that threads read and did not write"
-        if space.choose(f"{name}.row_parts", (1, parts) if parts > 1 else (1,), size.__getitem__, why) == 1:
-            break
-        s, (part, rest) = s.split(loop, (parts, int(extent.value) // parts))
-        return s, [part], [rest if old == loop else old for old in tiles]
-    return s, [], tiles
-
-
-def _bytes(buffer: Buffer) -> int:
-    return math.prod(extent_value(dim) for dim in buffer.shape) * buffer.dtype.bytes
-
-
 def _prefetch_panel(s: Schedule, name: str, tile: Tile, tiles: list[str], reduced: list[str], machine: Machine, space: Space) -> Schedule:
     """While a panel is worked on, ask for the next one, evenly: each is used as often as there are row tiles, and comes from far away."""
     size = tile.vectors * tile.lanes
-    for loop in reduced:
-        extent = s.nest.loop(loop).stmt.extent
-        if not extent.is_const:
+    for it in reductions(block_of(s, name)):
+        if not it.extent.is_const:
             return s
-        size *= int(extent.value)
+        size *= int(it.extent.value)
     element = tile.panel.dtype.bytes
     line = machine.l1d.line
     extents = [s.nest.loop(loop).stmt.extent for loop in tiles[1:]]
@@ -474,28 +449,32 @@ def _passes(extents: Sequence[Expr], lines: int) -> list[int]:
 
 
 def _prefetch_rows(
-    s: Schedule, name: str, tile: Tile, row_tiles: Sequence[str], reduced: list[str], machine: Machine, space: Space
+    s: Schedule, name: str, tile: Tile, panel: str, row_tiles: Sequence[str], reduced: list[str], machine: Machine, space: Space
 ) -> Schedule:
-    """While a row tile is worked on, ask for the rows of the next one, where all rows together come from beyond the second cache.
-    `row_tiles`: the loops over tiles of rows, outermost first."""
+    """While a row tile is worked on, ask for the rows of the next one, where they come from beyond the second cache: for the first panel,
+    and for each where all rows of a block do not stay. `panel`: the loop over panels; `row_tiles`: those over tiles of rows, outermost
+    first."""
     rows, buffer = tile.broadcast, tile.broadcast.attr
     inner = reductions(block_of(s, name))
     if tile.row is None or len(inner) != 1 or buffer not in s.kernel.inputs or stride(rows, inner[0].var) != 1:
         return s
-    depth = s.nest.loop(reduced[0]).stmt.extent
+    depth = inner[0].extent
     if not depth.is_const or stride(rows, tile.row.var) != depth.value:
         return s
-    size = extent_value(tile.row.extent, 1 << 12) * int(depth.value) * rows.dtype.bytes
-    far = 1.0 - min(1.0, machine.l2.size / 2 / size)
+    at_once = math.prod(extent_value(s.nest.loop(loop).stmt.extent) for loop in row_tiles[-1:]) * tile.rows
+    size = at_once * int(depth.value) * rows.dtype.bytes
+    first = 1 / max(extent_value(s.nest.loop(panel).stmt.extent), 1) if byte_count(buffer) > machine.l2.size / 2 else 0.0
+    far = max(1.0 - min(1.0, machine.l2.size / 2 / size), first)
     why = "share of the rows that comes from beyond the second cache and is waited for, or is asked for ahead"
-    if not space.choose(f"{name}.prefetch_rows", (False, True), lambda ahead: 0.25 if ahead else far, why):
+    if not space.choose(f"{name}.prefetch_rows", (False, True), lambda ahead: 0.1 if ahead else far, why):
         return s
     ahead = step = tile.rows * int(depth.value)
-    steps = [(reduced[0], tile.rows, 0)]
+    share = step // extent_value(s.nest.loop(reduced[0]).stmt.extent)
+    steps = [(reduced[0], share, 0)]
     for loop in reversed(row_tiles):
         steps.append((loop, step, 0))
         step *= extent_value(s.nest.loop(loop).stmt.extent)
-    return s.prefetch(reduced[0], buffer.name, ahead, steps, 1, machine.l1d.line)
+    return s.prefetch(reduced[0], buffer.name, ahead, steps, -(-share * rows.dtype.bytes // machine.l1d.line), machine.l1d.line)
 
 
 def _place_copy(s: Schedule, middle: str, position: int, at: str, tile: Tile) -> Schedule:
