@@ -17,6 +17,7 @@ from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, Stmt, S
 from tilewright.machine.targets import named_machine
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen import generate, workspace_bytes
+from tilewright.target.cpu.codegen.work import task_operations
 from tilewright.target.cpu.llvm import compile_to_assembly
 
 V, J, K, U = var("v"), var("j"), var("k"), var("u")
@@ -357,3 +358,9 @@ def test_no_two_tasks_have_one_part_of_scratch(cores: int) -> None:
             taken = [begin * parts // extent for begin in begins]
             assert len(set(taken)) == len(taken)
             assert max(taken) < parts
+
+
+def test_tasks_are_worth_what_a_parallel_loop_costs_on_the_machine() -> None:
+    quick, slow = (replace(named_machine("x86-64-v4"), cores=4, fork_us=cost) for cost in (0.5, 5.0))
+    assert task_operations(slow) == 10 * task_operations(quick)
+    assert task_operations(replace(slow, vector_bits=256)) < task_operations(slow)

@@ -26,7 +26,7 @@ from tilewright.kernel.nodes import Buffer, For, Kernel, Let, Prefetch, Stmt, St
 from tilewright.kernel.overwriting import overwriting
 from tilewright.machine.description import Machine
 from tilewright.support.errors import InternalError
-from tilewright.target.cpu.codegen.expressions import ExprEmitter, Style, style_of
+from tilewright.target.cpu.codegen.expressions import ExprEmitter, style_of
 from tilewright.target.cpu.codegen.facts import Facts, ranges_of
 from tilewright.target.cpu.codegen.llvm_types import memory_type, value_type
 from tilewright.target.cpu.codegen.statements import Context, emit, emit_loop
@@ -47,7 +47,7 @@ def generate(kernel: Kernel, machine: Machine, contract: bool = True, turn: Expr
     Raises UnsupportedDtypeError for complex numbers and strings, InternalError for a kernel that was not lowered.
     """
     module = Module(function_attributes(machine.vector_bits), contract)
-    _KernelEmitter(kernel, module, style_of(machine), turn, machine.cores).run()
+    _KernelEmitter(kernel, module, turn, machine).run()
     return module.text()
 
 
@@ -112,9 +112,9 @@ def _uses(stmt: Stmt) -> _Uses:
 class _KernelEmitter:
     """The functions of one kernel."""
 
-    def __init__(self, kernel: Kernel, module: Module, style: Style, turn: Expr | None, cores: int) -> None:
-        self.kernel, self.module, self.style, self.facts, self.turn = kernel, module, style, Facts(ranges_of(kernel.body)), turn
-        self.cores = cores
+    def __init__(self, kernel: Kernel, module: Module, turn: Expr | None, machine: Machine) -> None:
+        self.kernel, self.module, self.style, self.facts, self.turn = kernel, module, style_of(machine), Facts(ranges_of(kernel.body)), turn
+        self.machine, self.cores = machine, machine.cores
         self.read_only = frozenset(kernel.inputs)
         self.shared = frozenset(buffer for pair in overwriting(kernel) for buffer in (kernel.inputs[pair[0]], kernel.outputs[pair[1]]))
         self.regions = _regions(kernel)
@@ -213,7 +213,7 @@ class _KernelEmitter:
             fn.do(f"store {value_type(variable.dtype)} {em.scalar(variable)}, ptr {_place(fn, frame, index)}, align 8")
         self.loop_function(em, loop, iterations, buffers, variables)
         self.task_function(em, task, iterations, buffers, captured)
-        iterations_each = grain(loop, self.facts)
+        iterations_each = grain(loop, self.facts, self.machine)
         if loop in self.owners.values() and not (loop.extent.is_const and loop.extent.value <= PARTS * self.cores):
             iterations_each = maximum(iterations_each, ceildiv(loop.extent, self.cores))
         extent, least = em.scalar(loop.extent), em.scalar(iterations_each)

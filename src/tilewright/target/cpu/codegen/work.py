@@ -5,9 +5,10 @@ from __future__ import annotations
 from tilewright.ir.expr import Expr, add, ceildiv, const, floordiv, maximum, mul
 from tilewright.ir.traverse import substitute, walk
 from tilewright.kernel.nodes import For, If, Let, Seq, Stmt, Store, While
+from tilewright.machine.description import ASSUMED_FORK_US, Machine, fork_us
 from tilewright.target.cpu.codegen.facts import Facts
 
-TASK_OPERATIONS = 20_000  # scalar operations that are worth handing to another thread
+OPERATIONS_PER_LANE_US = 6_000  # scalar operations, as counted here, that a lane of a vector does in a microsecond: two in a cycle at 3 GHz
 ASSUMED_TRIPS = 16  # of a `while`, and of a loop whose extent is loaded
 
 
@@ -38,9 +39,14 @@ def work(stmt: Stmt, facts: Facts) -> Expr:
             return const(1)
 
 
-def grain(loop: For, facts: Facts) -> Expr:
-    """Iterations of a parallel loop that make a task."""
+def task_operations(machine: Machine) -> int:
+    """Scalar operations that are worth handing to another thread: what one does in the time that a parallel loop costs."""
+    return max(1, round((fork_us(machine) or ASSUMED_FORK_US) * machine.lanes(32) * OPERATIONS_PER_LANE_US))
+
+
+def grain(loop: For, facts: Facts, machine: Machine) -> Expr:
+    """Iterations of a parallel loop that make a task on a machine."""
     each = work(loop.body, facts)
     if not each.is_const and any(e is loop.var for e in walk(each)):
         each = substitute(each, {loop.var: floordiv(loop.extent, 2)})
-    return ceildiv(const(TASK_OPERATIONS), maximum(each, 1))
+    return ceildiv(const(task_operations(machine)), maximum(each, 1))
