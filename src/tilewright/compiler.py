@@ -29,7 +29,7 @@ from tilewright.support.hashing import content_hash
 from tilewright.support.host_limits import usable_memory
 from tilewright.support.progress import NullProgress, Progress
 from tilewright.support.settings import Settings
-from tilewright.target.cpu.bf16_cost import CpuProductCost
+from tilewright.target.cpu.bf16_cost import CpuProductCost, direct_speed
 from tilewright.target.cpu.dots import activation_dtype
 from tilewright.target.cpu.entry import RuntimeCheck, emit_entry
 from tilewright.target.cpu.groups import GroupCompiler
@@ -83,9 +83,10 @@ class GraphPass:
         return settings.opt_level >= self.level and wanted and all(getattr(settings, name) for name in self.setting.split())
 
 
-def graph_passes(machine: Machine) -> tuple[GraphPass, ...]:
-    """All passes in order, with the target's opinion where one asks for it."""
-    cost, layouts, products = CpuConvolutionCost(machine), CpuLayoutCost(machine), CpuProductCost(machine)
+def graph_passes(machine: Machine, precision: str = "default") -> tuple[GraphPass, ...]:
+    """All passes in order, with the target's opinion, under a precision, where one asks for it."""
+    speed = direct_speed(machine) if precision == "bf16" else 1.0
+    cost, layouts, products = CpuConvolutionCost(machine, speed), CpuLayoutCost(machine, speed), CpuProductCost(machine)
     pairs = CpuPairCost(machine)
     return (
         GraphPass("sink_constants", sink_constants, 0, "first: constants that reach loop bodies can be folded and packed there"),
@@ -156,7 +157,7 @@ def optimise(
 ) -> Module:
     """The module after all graph passes of `settings.opt_level`; `watch` sees it after each."""
     module = inline_calls(module)  # before every pass: they look at one function at a time
-    for graph_pass in graph_passes(machine):
+    for graph_pass in graph_passes(machine, settings.precision):
         if graph_pass.runs(settings):
             module = on_all_functions(module, graph_pass.apply)
             if settings.verify:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.compiled_graphs import Array, f32, function, host, module
+from tests.target.cpu.rules.test_bf16_dot import emulated
 from tilewright.compiler import Compiled, compile_module
 from tilewright.frontend.onnx.importer import import_model
 from tilewright.frontend.onnx.loader import load_model
@@ -19,10 +20,14 @@ from tilewright.graph.ops import BlockedConvolution, Constant, ConstantData, Con
 from tilewright.graph.text import format_function
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const, size
+from tilewright.kernel.nodes import Kernel
 from tilewright.machine.description import Machine, estimated_peaks
+from tilewright.runtime import executable
 from tilewright.runtime.executable import Executable
 from tilewright.support.settings import Settings
+from tilewright.target.cpu import groups
 from tilewright.target.cpu.bf16_cost import CpuProductCost
+from tilewright.target.cpu.codegen import generate
 from tilewright.transform.bf16_products import Form, bf16_products
 from tilewright.zoo import build, example_inputs
 
@@ -234,3 +239,25 @@ def test_models_stay_near_to_float32(name: str) -> None:
     assert any("bfloat16" in pair for pair in factors(of))
     for got, want in zip(run(m, inputs, of), interpret(m, inputs), strict=True):
         assert np.abs(got.astype(np.float64) - want).max() <= 0.02 * np.abs(want).max()
+
+
+@pytest.mark.skipif("avx512vl" not in host().isa, reason="vectors of the machines with instructions for bfloat16")
+@pytest.mark.parametrize("name", ZOO)
+def test_models_with_pairs_stay_near_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with instructions that take pairs of bfloat16, which are written out here."""
+    texts: list[str] = []
+
+    def written_out(kernel: Kernel, machine: Machine, **options: object) -> str:
+        texts.append(emulated(generate(kernel, machine, **options)))
+        return texts[-1]
+
+    monkeypatch.setattr(groups, "generate", written_out)
+    monkeypatch.setattr(executable, "_require_features", lambda manifest: None)
+    m, inputs = family(name)
+    peaks = replace(estimated_peaks(host()), bf16=2 * estimated_peaks(host()).f32, memory=1e-3)
+    machine = replace(without_caches(), isa=host().isa | {"avx512bf16"}, peaks=peaks)
+    of = compiled(m, machine)
+    assert "bfloat16 * bfloat16" in factors(of)
+    assert any("@pairs" in text for text in texts)
+    for got, want in zip(run(m, inputs, of), interpret(m, inputs), strict=True):
+        assert np.abs(got.astype(np.float64) - want).max() <= 0.03 * np.abs(want).max()

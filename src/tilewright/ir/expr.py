@@ -383,7 +383,7 @@ def call(name: str, *args: Expr) -> Expr:
 
 def dot(total: Expr, a: Sequence[Expr], b: Sequence[Expr]) -> Expr:
     """total + a[0] * b[0] + a[1] * b[1] + ... in int32, wrapping: two or four factors of one integer dtype of 8 or 16 bits on each side.
-    What `vpdpbusd`, `sdot` and `vpmaddwd` do."""
+    What `vpdpbusd`, `sdot` and `vpmaddwd` do. Or in float32, of two bfloat16 on each side, in any order: `vdpbf16ps`, `bfdot`."""
     name = f"dot{len(a)}"
     if name not in DOTS or len(a) != len(b):
         raise TypeError(f"there is no intrinsic for a sum of {len(a)} and {len(b)} factors")
@@ -394,6 +394,8 @@ def dot(total: Expr, a: Sequence[Expr], b: Sequence[Expr]) -> Expr:
 
 def is_dot(total: DType, a: Sequence[DType], b: Sequence[DType]) -> bool:
     """Whether a sum of products of these dtypes is one of DOTS."""
+    if total is dtypes.float32:
+        return len(a) == 2 and {*a, *b} == {dtypes.bfloat16}
     narrow = all(len(set(side)) == 1 and side[0].is_integer and side[0].bits in (8, 16) for side in (a, b))
     return total is dtypes.int32 and narrow
 

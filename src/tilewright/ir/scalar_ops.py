@@ -63,7 +63,10 @@ BOOL_INTRINSICS = frozenset({"isnan", "isinf"})
 POLYNOMIALS = frozenset(
     {"exp", "exp_nonpositive", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "sigmoid", "log1p", "expm1", "asin", "acos", "atan"}
 )
-DOTS: dict[str, int] = {"dot2": 2, "dot4": 4}  # name -> products n: dotn(sum, a_1 .. a_n, b_1 .. b_n) is sum + a_1 * b_1 + ... in int32
+DOTS: dict[str, int] = {
+    "dot2": 2,
+    "dot4": 4,
+}  # name -> products n: dotn(sum, a_1 .. a_n, b_1 .. b_n) is sum + a_1 * b_1 + ...
 
 
 def wrap_integer(value: int, dtype: DType) -> int:

@@ -161,7 +161,7 @@ def _fma(a: float, b: float, c: float) -> float:
         return math.copysign(math.inf, exact)
 
 
-def _dot(total: int, *factors: int) -> int:
+def _dot(total: float, *factors: float) -> float:
     """total + a_1 * b_1 + ..., of factors a_1 .. a_n, b_1 .. b_n."""
     half = len(factors) // 2
     return total + sum(a * b for a, b in zip(factors[:half], factors[half:], strict=True))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from tilewright.graph.node import Function, GraphBuilder, Node, Operator, Value, rewrite_function, walk_nodes
-from tilewright.graph.ops import BlockedConvolution, Cast, Constant, ConstantData, Contract, Convolution
+from tilewright.graph.ops import BlockedConvolution, Cast, Constant, ConstantData, Contract, Convolution, Reshape
 from tilewright.graph.ops.contraction import parse_spec
 from tilewright.ir import dtypes
 
@@ -46,7 +46,7 @@ def bf16_products(function: Function, cost: ProductCost) -> Function:
         operands = list(inputs)
         operands[slot] = g.one(Constant(rounded(constant_data(inputs[slot]))))
         if form == "operands":
-            operands[1 - slot] = g.one(Cast(dtypes.bfloat16), operands[1 - slot])
+            operands[1 - slot] = rounded_value(g, operands[1 - slot])
         return g.emit(node.op, *operands)
 
     return rewrite_function(function, visit) if found else function
@@ -86,6 +86,13 @@ def constant_data(value: Value) -> ConstantData:
     op = value.op
     assert isinstance(op, Constant)
     return op.data
+
+
+def rounded_value(g: GraphBuilder, value: Value) -> Value:
+    """The value in bfloat16; rounded in front of a reshape, next to the operator that computes it."""
+    if isinstance(value.op, Reshape):
+        return g.one(value.op, rounded_value(g, value.node.inputs[0]))
+    return g.one(Cast(dtypes.bfloat16), value)
 
 
 def rounded(data: ConstantData) -> ConstantData:

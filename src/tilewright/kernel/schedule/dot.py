@@ -1,9 +1,9 @@
-"""Sums of products of narrow integers by instructions that add several products to one 32-bit sum."""
+"""Sums of products of narrow numbers by instructions that add several products to one 32-bit sum."""
 
 from __future__ import annotations
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, ceildiv, const, less, load, select
+from tilewright.ir.expr import Expr, ceildiv, const, is_dot, less, load, select
 from tilewright.ir.expr import dot as dot_call
 from tilewright.ir.prove import prove_equal
 from tilewright.ir.scalar_ops import DOTS, Op
@@ -15,6 +15,8 @@ from tilewright.kernel.schedule.nest import Nest, edit, fresh_iters, refuse, rep
 from tilewright.kernel.schedule.padding import iter_position
 from tilewright.kernel.schedule.reduction import accumulation
 
+SUMS = (dtypes.int32, dtypes.float32)
+
 
 def dot(nest: Nest, block: str, iter: str | int, factors: int) -> Change:  # noqa: A002 (the term of the kernel form)
     """Take `factors` points of a reduction iter in one instruction, so that its loop runs so many times less (TVM: tensorize with a
@@ -25,7 +27,8 @@ def dot(nest: Nest, block: str, iter: str | int, factors: int) -> Change:  # noq
         for k in 32: C: c[v] = dot2(c[v], a[r*2], a[r*2 + 1], b[r*2, v], b[r*2 + 1, v])
 
     The block must add products of two integers of at most 16 bits to an int32 sum: integers wrap, so that the order of a sum does not
-    matter. Factors past the end of the iter are 0. The iter must be bound to one loop of its extent, around this block alone.
+    matter. Or products of bfloat16 to a float32 sum, in pairs: products are exact, and sums of floats are added up in another order.
+    Factors past the end of the iter are 0. The iter must be bound to one loop of its extent, around this block alone.
     """
     placed = nest.block(block)
     old = placed.stmt
@@ -43,11 +46,12 @@ def dot(nest: Nest, block: str, iter: str | int, factors: int) -> Change:  # noq
     if depends_on(old.predicate, (loop.var, it.var)):
         refuse(f"the predicate of block '{block}' tests '{it.var.name}'")
     found = accumulation(old)
-    if found is None or found.combiner != "sum" or found.buffer.dtype is not dtypes.int32 or found.value.op is not Op.MUL:
-        refuse(f"block '{block}' does not add products to an int32 sum")
+    if found is None or found.combiner != "sum" or found.buffer.dtype not in SUMS or found.value.op is not Op.MUL:
+        refuse(f"block '{block}' does not add products to an int32 or float32 sum")
     sides = [_narrow(side) for side in found.value.args]
-    if any(side is None for side in sides):
-        refuse(f"block '{block}' multiplies {found.value!r}", "factors are integers of 8 or 16 bits, cast to int32")
+    factor_dtypes = [[side.dtype] * factors for side in sides if side is not None]
+    if len(factor_dtypes) < 2 or not is_dot(found.buffer.dtype, *factor_dtypes):
+        refuse(f"block '{block}' multiplies {found.value!r}", "factors are integers of 8 or 16 bits, cast to int32, or bfloat16")
     extent = ceildiv(it.extent, const(factors))
     (step,) = fresh_iters(nest, [(extent, "reduction")])
     others = {other.var: other.extent for other in old.iters if other is not it} | {step.var: extent}
@@ -61,9 +65,9 @@ def dot(nest: Nest, block: str, iter: str | int, factors: int) -> Change:  # noq
 
 
 def _narrow(side: Expr) -> Expr | None:
-    """The 8 or 16-bit integer that is cast to int32 here."""
+    """The factor of 8 or 16 bits that is cast to the dtype of the sum here."""
     inner = side.args[0] if side.op is Op.CAST else side
-    return inner if inner.dtype.is_integer and inner.dtype.bits in (8, 16) else None
+    return inner if inner.dtype.bits in (8, 16) else None
 
 
 def _point(side: Expr, it: BlockIter, at: Expr, extents: dict[Expr, Expr], inside: bool) -> Expr:

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from tilewright.graph.node import Node
-from tilewright.graph.ops import Contract
+from tilewright.graph.ops import BlockedConvolution, Contract
 from tilewright.graph.ops.contraction import parse_spec
 from tilewright.machine.description import Machine, estimated_peaks
+from tilewright.target.cpu.dots import multiplies_bf16
 from tilewright.target.cpu.rules.structure import extent_value
 from tilewright.transform.bf16_products import Form
 
 WIDENING = 2.0  # vector operations that make a vector of bfloat16 in memory one of float32
+ROUNDING = 16.0  # operations that round one number to bfloat16
 TILE_ROWS = 8.0  # rows that share it, where there are so many
 HIDDEN = 0.6  # share of the shorter of computing and reading that passes while the other one does
 KEPT = 0.5  # of a cache: weights up to this stay there from one use to the next, beside what else a model reads
@@ -25,13 +27,17 @@ class CpuProductCost:
     machine: Machine
 
     def product(self, node: Node, weights: int, form: Form, resident: int) -> float:
-        if form == "operands":
+        if form == "operands" and not (multiplies_bf16(self.machine) and takes_pairs(node, weights)):
             return inf
         held = prod(max(extent_value(dim), 1) for dim in node.inputs[weights].shape)
         rows = multiply_adds(node) / held
-        adds = 2.0 * rows * held / estimated_peaks(self.machine).f32
-        computing = adds * (1 + WIDENING / min(rows, TILE_ROWS)) if form == "weights" else adds
-        reading = held * (2 if form == "weights" else 4) / self.bandwidth(resident // 2 if form == "weights" else resident)
+        peaks = estimated_peaks(self.machine)
+        computing = 2.0 * rows * held / (peaks.bf16 if form == "operands" else peaks.f32)
+        if form == "weights":
+            computing *= 1 + WIDENING / min(rows, TILE_ROWS)
+        if form == "operands":
+            computing += ROUNDING * prod(max(extent_value(dim), 1) for dim in node.inputs[1 - weights].shape) / peaks.f32
+        reading = held * 4 / self.bandwidth(resident) if form == "float32" else held * 2 / self.bandwidth(resident // 2)
         return max(computing, reading) + (1 - HIDDEN) * min(computing, reading)
 
     def bandwidth(self, resident: int) -> float:
@@ -40,6 +46,24 @@ class CpuProductCost:
         if resident <= KEPT * machine.l2.size:
             return peaks.l2
         return peaks.l3 if machine.l3 is not None and resident <= KEPT * machine.l3.size else peaks.memory
+
+
+def direct_speed(machine: Machine) -> float:
+    """How many times faster than in float32 direct products are with bfloat16 factors."""
+    peaks = estimated_peaks(machine)
+    return peaks.bf16 / peaks.f32 if multiplies_bf16(machine) else 1.0
+
+
+def takes_pairs(node: Node, weights: int) -> bool:
+    """Whether neighbours in the memory of the other operand go into one sum, and neighbours of the result have weights of their own: what
+    instructions that take pairs ask for."""
+    op = node.op
+    if isinstance(op, Contract):
+        letters = parse_spec(op.spec)
+        own, other = (letters.left, letters.right)[weights], (letters.left, letters.right)[1 - weights]
+        ends = other[-1:] in letters.reduced and other[-1:] in own
+        return ends and bool(letters.result) and letters.result[-1] in own and letters.result[-1] not in other
+    return isinstance(op, BlockedConvolution) and node.inputs[0].type.rank == node.inputs[1].type.rank + 1
 
 
 def multiply_adds(node: Node) -> float:

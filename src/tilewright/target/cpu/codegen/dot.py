@@ -1,4 +1,4 @@
-"""Sums of products of narrow integers: `dot2` and `dot4` as the machine's instructions, or as widening multiply-adds where it has none.
+"""Sums of products of narrow numbers: `dot2` and `dot4` as the machine's instructions, or as widening multiply-adds where it has none.
 
 Factors of an instruction lie side by side: those that are equal in all lanes are one load of 16 or 32 bits, broadcast; those that differ
 are one load of all lanes, each lane with its own factors in order. What is not laid out like that is computed factor by factor.
@@ -15,7 +15,7 @@ from tilewright.ir.scalar_ops import DOTS, Op
 from tilewright.target.cpu.codegen import memory
 from tilewright.target.cpu.codegen.llvm_types import shuffle_mask, splat_constant, vector
 from tilewright.target.cpu.codegen.text import Operand
-from tilewright.target.cpu.dots import VPDPBUSD, VPMADDWD, WORDS, DotInstruction
+from tilewright.target.cpu.dots import BFDOT, VDPBF16PS, VPDPBUSD, VPMADDWD, WORDS, DotInstruction
 
 if TYPE_CHECKING:
     from tilewright.target.cpu.codegen.expressions import ExprEmitter
@@ -44,17 +44,17 @@ def emit_dot(em: ExprEmitter, e: Expr) -> Operand:
             return _call(em, instruction, em.vector(total), a, b)
     value = total
     for x, y in zip(left, right, strict=True):
-        value = value + cast(dtypes.int32, x) * cast(dtypes.int32, y)
+        value = value + cast(total.dtype, x) * cast(total.dtype, y)
     return em.vector(value) if em.lanes else em.scalar(value)
 
 
 def _instruction(em: ExprEmitter, count: int, left: DType, right: DType) -> tuple[DotInstruction, bool] | None:
     bits = em.lanes * 32
     for found in em.style.dots:
-        widths = (128, 256, 512) if found in (VPDPBUSD, *WORDS) else (128,)
+        widths = (128, 256, 512) if found in (VPDPBUSD, VDPBF16PS, *WORDS) else (128,)
         if found.factors != count or bits not in widths or bits > em.style.vector_bits:
             continue
-        if found in WORDS or (left, right) == (found.left, found.right):
+        if (found in WORDS and left.is_integer) or (left, right) == (found.left, found.right):
             return found, False
         if (right, left) == (found.left, found.right):
             return found, True
@@ -106,6 +106,8 @@ def _extended(em: ExprEmitter, value: str, dtype: DType, wanted: DType, count: i
 
 def _call(em: ExprEmitter, instruction: DotInstruction, total: Operand, a: str, b: str) -> str:
     fn, lanes = em.fn, em.lanes
+    if instruction.sums is dtypes.float32:
+        return _float_call(em, instruction, total, a, b)
     sums, bits = vector("i32", lanes), lanes * 32
     factors = vector(f"i{instruction.left.bits}", lanes * instruction.factors)
     if instruction is VPMADDWD:
@@ -117,3 +119,12 @@ def _call(em: ExprEmitter, instruction: DotInstruction, total: Operand, a: str, 
     name = f"@llvm.x86.avx512.{instruction.name}.{bits}" if x86 else f"@llvm.aarch64.neon.{instruction.name}.v4i32.v16i8"
     fn.module.declare(f"declare {sums} {name}({sums}, {factors}, {factors})")
     return fn.op(f"call {sums} {name}({sums} {total}, {factors} {a}, {factors} {b})")
+
+
+def _float_call(em: ExprEmitter, instruction: DotInstruction, total: Operand, a: str, b: str) -> str:
+    fn, lanes = em.fn, em.lanes
+    sums, words, halves = vector("float", lanes), vector("i16", 2 * lanes), vector("bfloat", 2 * lanes)
+    name = "@llvm.aarch64.neon.bfdot.v4f32.v8bf16" if instruction is BFDOT else f"@llvm.x86.avx512bf16.dpbf16ps.{lanes * 32}"
+    fn.module.declare(f"declare {sums} {name}({sums}, {halves}, {halves})")
+    x, y = (fn.op(f"bitcast {words} {factors} to {halves}") for factors in (a, b))
+    return fn.op(f"call {sums} {name}({sums} {total}, {halves} {x}, {halves} {y})")

@@ -51,7 +51,7 @@ def schedule_kernel(
     for name in products:
         try:
             with space.attempt():
-                scheduled = schedule_dot(s, name, names, machine, space)
+                scheduled = schedule_dot(s, name, names, machine, space, reassociate)
                 if scheduled is None:
                     scheduled = schedule_contraction(s, name, names, machine, space)
         except ScheduleError:

@@ -1,8 +1,9 @@
-"""Products of narrow integers, by register tiles of instructions that add several products at once (`target/cpu/dots.py`).
+"""Products of narrow numbers, by register tiles of instructions that add several products at once (`target/cpu/dots.py`).
 
 As for floats (`contraction.py`) one operand, the panel, gives the vector axis and the other, the rows, is broadcast. What differs:
 neighbouring points of one reduction axis go into one instruction. So the rows must be contiguous along it (a broadcast takes 4 bytes),
-and the panel is packed as [vectors ...][reduction ...][vectors of a tile][lanes][factors]. Sums of integers are exact in any order.
+and the panel is packed as [vectors ...][reduction ...][vectors of a tile][lanes][factors]. Sums of integers are exact in any
+order; bfloat16 is summed in float32, which may be added up in another one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
@@ -52,11 +52,14 @@ class DotTile:
     lanes: int
 
 
-def schedule_dot(s: Schedule, name: str, constants: frozenset[str], machine: Machine, space: Space) -> Schedule | None:
-    """The kernel with product block `name` in tiles of dot instructions and its consumer on them; None where no instruction fits."""
+def schedule_dot(
+    s: Schedule, name: str, constants: frozenset[str], machine: Machine, space: Space, reassociate: bool = True
+) -> Schedule | None:
+    """The kernel with product block `name` in tiles of dot instructions and its consumer on them; None where no instruction fits.
+    `reassociate`: sums of floats may be added up in another order."""
     product = as_product(block_of(s, name))
     tile = None if product is None else _tile(product, constants, machine)
-    if tile is None:
+    if tile is None or (tile.instruction.sums.is_float and not reassociate):
         return None
     epilogue = _single_epilogue(s, name)
     if epilogue is None and not writes_output(s, name):
@@ -80,7 +83,7 @@ def _tile(product: Product, constants: frozenset[str], machine: Machine) -> DotT
     body = block.body
     assert isinstance(body, Store)
     found = dot_instruction(machine, product.left.dtype, product.right.dtype)
-    if body.buffer.dtype is not dtypes.int32 or found is None:
+    if found is None or body.buffer.dtype is not found[0].sums:
         return None
     instruction = found[0]
     lanes = machine.lanes(32)

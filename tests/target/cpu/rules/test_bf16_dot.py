@@ -1,0 +1,135 @@
+"""Products of bfloat16 by instructions that add pairs of them, compiled for machines that have them; run here with the instruction replaced
+by what it does, in ordinary operations."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.compiled_graphs import Array, function
+from tests.target.cpu.kernel_runner import host, libm, parallel_for, run
+from tests.target.cpu.rules.test_dot import CASES, SIZES
+from tilewright.graph.ops import BlockedConvolution, Contract
+from tilewright.graph.ops.contraction import contract_arrays, parse_spec
+from tilewright.ir import dtypes
+from tilewright.ir.expr import const
+from tilewright.ir.types import bind_shape, tensor
+from tilewright.kernel.interpreter import interpret
+from tilewright.kernel.lower.pipeline import lower
+from tilewright.kernel.nodes import Kernel
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.machine.targets import named_machine
+from tilewright.runtime.linker import LinkedCode, link
+from tilewright.target.cpu.codegen import generate
+from tilewright.target.cpu.llvm import LlvmOptions, compile_to_assembly, compile_to_object, llvm_target
+from tilewright.target.cpu.rules.choose import schedule_kernel
+from tilewright.transform.lower_groups import lower_group
+
+BF16, F32 = dtypes.bfloat16, dtypes.float32
+MACHINES = {"sapphirerapids": "vdpbf16ps", "znver4": "vdpbf16ps", "znver5": "vdpbf16ps", "apple-m2": "bfdot", "neoverse-v1": "bfdot"}
+
+
+@cache
+def scheduled(case: str, machine: str, result: dtypes.DType = F32) -> tuple[Kernel, Schedule, Kernel]:
+    spec, left, right, constants = CASES[case]
+    types = [tensor(BF16, shape) for shape in (left, right)]
+    kernel = lower_group(function("p", types, lambda g, a, b: (g.one(Contract(spec, result), a, b),)))
+    schedule = schedule_kernel(kernel, constants, named_machine(machine))
+    return kernel, schedule, lower(schedule.kernel)
+
+
+def numbers(shape: tuple[int, ...], seed: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(BF16.numpy)
+
+
+def emulated(text: str) -> str:
+    """The LLVM text with the instruction as exact multiplications, and additions: of the upper halves of words first."""
+    for bits in re.findall(r"declare .*@llvm\.x86\.avx512bf16\.dpbf16ps\.(\d+)", text):
+        lanes = int(bits) // 32
+        floats, words, halves = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{2 * lanes} x bfloat>"
+        upper, sixteen = (f"<{', '.join([f'i32 {n}'] * lanes)}>" for n in (-65536, 16))
+        lines = [f"define internal {floats} @pairs{bits}({floats} %sum, {halves} %a, {halves} %b) alwaysinline {{"]
+        for side in "ab":
+            lines.append(f"  %{side}w = bitcast {halves} %{side} to {words}")
+            lines.append(f"  %{side}h = and {words} %{side}w, {upper}")
+            lines.append(f"  %{side}l = shl {words} %{side}w, {sixteen}")
+            lines += [f"  %{side}{part}f = bitcast {words} %{side}{part} to {floats}" for part in "hl"]
+        for part, before, after in (("h", "%sum", "%first"), ("l", "%first", "%both")):
+            lines.append(f"  %{part} = fmul {floats} %a{part}f, %b{part}f")
+            lines.append(f"  {after} = fadd {floats} {before}, %{part}")
+        lines += [f"  ret {floats} %both", "}"]
+        text = re.sub(rf"declare .*dpbf16ps\.{bits}\(.*\n", "\n".join(lines).replace("\\", "\\\\") + "\n", text)
+        text = text.replace(f"@llvm.x86.avx512bf16.dpbf16ps.{bits}", f"@pairs{bits}")
+    return text
+
+
+def code_for(kernel: Kernel, machine: str) -> LinkedCode:
+    """The code of a machine that has the instruction, for this one."""
+    target = named_machine(machine)
+    able = target.isa - {"avx512bf16"} <= host().isa | {"amx-bf16", "amx-int8", "amx-tile", "avx512fp16", "avxvnni", "avx512vp2intersect"}
+    text = emulated(generate(kernel, target)) if able and "avx512f" in host().isa else generate(kernel, host())
+    compiled = compile_to_object(text, llvm_target(host()), LlvmOptions())
+    return link([compiled], {"tw_parallel_for": ctypes.cast(parallel_for, ctypes.c_void_p).value or 0, **libm()})
+
+
+@pytest.mark.parametrize("machine", ["sapphirerapids", "znver4"])
+@pytest.mark.parametrize("case", CASES)
+def test_sums_are_those_of_float32(case: str, machine: str) -> None:
+    kernel, schedule, lowered = scheduled(case, machine)
+    layouts = {layout.buffer: layout for layout in schedule.layouts}
+    inputs = [numbers(bind_shape(b.shape, SIZES), i) for i, b in enumerate(kernel.inputs)]
+    packed = [layouts[b.name].pack(x) if b.name in layouts else x for b, x in zip(kernel.inputs, inputs, strict=True)]
+    (got,) = run(lowered, packed, {s: SIZES[s] for s in lowered.sizes}, code=code_for(lowered, machine))
+    wide = [x.astype(np.float64) for x in inputs]
+    want, scale = (contract_arrays(parse_spec(CASES[case][0]), *(f(x) for x in wide), dtypes.float64) for f in (np.asarray, np.abs))
+    assert got.dtype == np.float32
+    assert (np.abs(got - want) <= 2.0**-24 * 80 * scale).all()
+
+
+@pytest.mark.parametrize("case", ["short", "both computed", "ragged everywhere"])
+def test_the_interpreter_agrees(case: str) -> None:
+    kernel, schedule, lowered = scheduled(case, "sapphirerapids")
+    layouts = {layout.buffer: layout for layout in schedule.layouts}
+    inputs = [numbers(bind_shape(b.shape, SIZES), i) for i, b in enumerate(kernel.inputs)]
+    packed = [layouts[b.name].pack(x) if b.name in layouts else x for b, x in zip(kernel.inputs, inputs, strict=True)]
+    (want,), (got,) = interpret(kernel, inputs), interpret(lowered, packed)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("machine", "instruction"), MACHINES.items())
+@pytest.mark.parametrize("result", [F32, BF16], ids=str)
+def test_machines_use_their_instruction(machine: str, instruction: str, result: dtypes.DType) -> None:
+    """Also for the products of models that are bfloat16 themselves."""
+    _, _, lowered = scheduled("whole tiles", machine, result)
+    target = named_machine(machine)
+    assert instruction in compile_to_assembly(generate(lowered, target), llvm_target(target))
+
+
+def test_sums_keep_their_order_where_they_must() -> None:
+    kernel, _, _ = scheduled("whole tiles", "sapphirerapids")
+    strict = schedule_kernel(kernel, frozenset({1}), named_machine("sapphirerapids"), reassociate=False)
+    assert "vdpbf16ps" not in compile_to_assembly(
+        generate(lower(strict.kernel), named_machine("sapphirerapids")), llvm_target(named_machine("sapphirerapids"))
+    )
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_blocked_convolutions_take_pairs_of_channels(window: int) -> None:
+    pads = (const(window // 2),) * 2
+    op = BlockedConvolution((1, 1), (1, 1), pads, pads, False, 16)
+    types = [tensor(BF16, (1, 2, 9, 9, 16)), tensor(BF16, (48, 32, window, window))]
+    kernel = lower_group(function("c", types, lambda g, x, w: (g.one(op, x, w),)))
+    schedule = schedule_kernel(kernel, frozenset({1}), named_machine("sapphirerapids"))
+    lowered = lower(schedule.kernel)
+    target = named_machine("sapphirerapids")
+    assert "vdpbf16ps" in compile_to_assembly(generate(lowered, target), llvm_target(target))
+    x, w = (numbers(bind_shape(b.shape, {}), i) for i, b in enumerate(kernel.inputs))
+    layouts = {layout.buffer: layout for layout in schedule.layouts}
+    packed = [layouts[b.name].pack(a) if b.name in layouts else a for b, a in zip(kernel.inputs, (x, w), strict=True)]
+    (got,) = run(lowered, packed, code=code_for(lowered, "sapphirerapids"))
+    (want,) = op.reference((x.astype(np.float32), w.astype(np.float32)))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
