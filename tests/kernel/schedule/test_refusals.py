@@ -85,11 +85,11 @@ CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
     (matmul, lambda s: s.split("i", 4)[0].pad("C", 0, 4), "is not bound to one loop of its extent"),
     (matmul, lambda s: s.pad("C", "w", 4), "has no iter 'w'"),
     (matmul, lambda s: s.decompose_reduction("C", "i")[0].pad("C", 0, 4), "block 'C' accumulates and its init is elsewhere"),
-    (matmul, lambda s: s.dot("C", 2, 4), "block 'C' does not add products to an int32 sum"),
+    (matmul, lambda s: s.dot("C", 2, 4), "block 'C' multiplies"),
     (byte_product, lambda s: s.dot("C", 2, 3), "no instruction adds 3 products"),
     (byte_product, lambda s: s.dot("C", 0, 4), "'v' of block 'C' is no reduction iter"),
     (byte_product, lambda s: s.split("k", 5)[0].dot("C", 2, 4), "is not bound to one loop of its extent"),
-    (byte_product, lambda s: s.dot("C", 2, 4).dot("C", 2, 2), "block 'C' does not add products to an int32 sum"),
+    (byte_product, lambda s: s.dot("C", 2, 4).dot("C", 2, 2), "block 'C' does not add products to an int32 or float32 sum"),
     (matmul, lambda s: s.decompose_reduction("C", "k")[0].compute_at("C", "i_2"), "block 'C' accumulates and its init is elsewhere"),
 ]
 
