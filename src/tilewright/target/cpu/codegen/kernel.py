@@ -251,7 +251,7 @@ class _KernelEmitter:
         if parts is loop.extent:
             return "%begin"
         scaled = em.fn.op(f"mul nsw i64 %begin, {em.scalar(parts)}")
-        return em.fn.op(f"udiv i64 {scaled}, {em.scalar(loop.extent)}")
+        return em.fn.op(f"udiv i64 {scaled}, {em.scalar(maximum(loop.extent, 1))}")  # the loop may be empty
 
     def task_function(self, outer: ExprEmitter, name: str, iterations: str, buffers: list[Buffer], captured: list[Expr]) -> None:
         fn = Function(self.module, name, ("ptr %frame", "i64 %begin", "i64 %end"), linkage="internal")
