@@ -27,6 +27,7 @@ def of_code(code: GroupCode) -> dict[str, Any]:
         "name": code.defined.name,
         "decisions": [of_decision(decision) for decision in code.space.decisions],
         "point": code.space.point(),
+        "given_up": [{"rule": rule, "why": error.what + (f": {error.why}" if error.why else "")} for rule, error in code.space.given_up],
         "loops": loop_tree(code.schedule.kernel),
         "schedule": code.schedule.trace.to_python(),
     }
@@ -61,6 +62,9 @@ def show(console: Console, titles: Sequence[str], layers: Sequence[dict[str, Any
             console.print(table(("", "option", "cost"), option_rows(decision["options"]), right=(2,)))
         if not layer["decisions"]:
             console.print("the rules leave nothing to choose for this kernel\n")
+        for given_up in layer["given_up"]:
+            said = f"the rule '{given_up['rule']}' gave up, another took over: {given_up['why']}"
+            console.print(said, soft_wrap=True, style="yellow")
         console.print("loops", style="bold")
         console.print(layer["loops"], soft_wrap=True)
         console.print("\nschedule", style="bold")

@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_an_error_that_names_the_kernel(changes: dict[str, 
 def test_a_value_that_an_attempt_swallows_is_an_error_all_the_same() -> None:
     def trying(space: Space) -> Schedule:
         try:
-            with space.attempt():
+            with space.attempt("a rule"):
                 return rules(space)
         except ScheduleError:
             return Schedule.of(KERNEL)

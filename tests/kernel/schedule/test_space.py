@@ -39,7 +39,8 @@ def test_a_value_that_is_no_option_is_refused() -> None:
 
 def test_an_attempt_that_fails_leaves_no_decision() -> None:
     space = Space()
-    with pytest.raises(ScheduleError), space.attempt():
+    with pytest.raises(ScheduleError), space.attempt("a rule"):
         rule(space)
         raise ScheduleError("no")
     assert not space.decisions
+    assert [(name, error.what) for name, error in space.given_up] == [("a rule", "no")]

@@ -35,12 +35,14 @@ class Decision:
 class Space:
     """Decisions of one kernel's schedule, recorded as a rule makes them. `given`: values to take instead of the defaults, by name;
     `refused`: what was raised for those that are no options. A name that is asked for again is recorded as `name (2)`, and so on.
-    `declined`: what schedules shall not do; a decision whose name has one of these words in it can only be False."""
+    `declined`: what schedules shall not do; a decision whose name has one of these words in it can only be False. `given_up`: rules that
+    began and met a primitive that refused, so that a slower rule took over, and what it said."""
 
     given: Mapping[str, Any] = field(default_factory=dict)
     declined: frozenset[str] = frozenset()
     decisions: list[Decision] = field(default_factory=list)
     refused: list[ScheduleError] = field(default_factory=list)
+    given_up: list[tuple[str, ScheduleError]] = field(default_factory=list)
 
     def choose(self, name: str, options: Sequence[T], cost: Callable[[T], float], why: str) -> T:
         """The given value for `name`, or the option with the least cost (of equal ones the first).
@@ -71,13 +73,14 @@ class Space:
         return next(candidate for candidate in names if candidate not in known)
 
     @contextmanager
-    def attempt(self) -> Iterator[None]:
-        """Forget the decisions made inside when it ends in a ScheduleError: the rule goes another way."""
+    def attempt(self, rule: str) -> Iterator[None]:
+        """Forget the decisions made inside when it ends in a ScheduleError, and note that `rule` gave up: another way is taken."""
         kept = len(self.decisions)
         try:
             yield
-        except ScheduleError:
+        except ScheduleError as error:
             del self.decisions[kept:]
+            self.given_up.append((rule, error))
             raise
 
     def point(self) -> dict[str, Any]:

@@ -31,26 +31,26 @@ def schedule_kernel(
         return Schedule.of(kernel)  # tiles and fused loops would divide by the extents of loops that never run
     s = inline_producers(Schedule.of(kernel))
     names = frozenset(kernel.inputs[i].name for i in constants)
-    with suppress(ScheduleError), space.attempt():
+    with suppress(ScheduleError), space.attempt("winograd"):
         winograd = schedule_winograd(s, names, machine, space)
         if winograd is not None:
             return winograd
-    with suppress(ScheduleError), space.attempt():
+    with suppress(ScheduleError), space.attempt("pair"):
         pair = schedule_pair(s, names, machine, space)
         if pair is not None:
             return schedule_rest(pair, machine, reassociate, names, space)
-    with suppress(ScheduleError), space.attempt():
+    with suppress(ScheduleError), space.attempt("attention"):
         attention = schedule_attention(s, machine, reassociate, space)
         if attention is not None:
             return schedule_rest(attention, machine, reassociate, names, space)
-    with suppress(ScheduleError), space.attempt():
+    with suppress(ScheduleError), space.attempt("windows"):
         windows = schedule_windows(s, machine, names, space, reassociate)
         if windows is not None:
             return schedule_rest(windows, machine, reassociate, names, space)
     products = [name for name in s.blocks() if as_product(block_of(s, name)) is not None]
     for name in products:
         try:
-            with space.attempt():
+            with space.attempt(f"product {name}"):
                 scheduled = schedule_dot(s, name, names, machine, space, reassociate)
                 if scheduled is None:
                     scheduled = schedule_contraction(s, name, names, machine, space)
@@ -59,6 +59,6 @@ def schedule_kernel(
         if scheduled is not None:
             s = scheduled
     if not products:
-        with suppress(ScheduleError):
+        with suppress(ScheduleError), space.attempt("rows"):
             s = schedule_rows(s, machine, reassociate, space)
     return schedule_rest(s, machine, reassociate, names, space)

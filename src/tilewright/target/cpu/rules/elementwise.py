@@ -32,7 +32,7 @@ def schedule_nest(s: Schedule, name: str, machine: Machine, parallel: bool = Tru
         return parallelise(s, list(every)) if parallel else s
     lanes = vector_lanes(block, machine)
     space = space if space is not None else Space()
-    with suppress(ScheduleError), space.attempt():
+    with suppress(ScheduleError), space.attempt("elementwise"):
         turned = tile_transposition(s, name, every, lanes, machine, space)
         if turned is not None:
             return parallelise(*turned) if parallel else turned[0]

@@ -46,7 +46,7 @@ def schedule_rows(s: Schedule, machine: Machine, reassociate: bool = True, space
     loops = s.loops_of(last)
     for depth in range(min(len(spatial(block_of(s, name))) for name in names), 0, -1):
         try:
-            with space.attempt():
+            with space.attempt("rows"):
                 return _at_depth(s, names, last, loops[:depth], machine, reassociate, space)
         except ScheduleError:
             continue
