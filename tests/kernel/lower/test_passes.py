@@ -244,3 +244,18 @@ def test_taps_on_padding_bound_their_loop() -> None:
     loops = [s for s in walk_stmts(lowered.body) if isinstance(s, For) and s.kind == "serial"]
     assert len(loops) == 2  # of the iterations where all taps count, and of the others
     assert all(isinstance(loop.body, Store) for loop in loops)
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_a_clamp_stays_where_the_loop_is_split_on_its_other_side(above: bool) -> None:
+    """The condition holds from 4 on and the clamp does something from 4 on: one number, opposite sides. On the same side it goes."""
+    x, y = Buffer("x", float32, (const(8),)), Buffer("y", float32, (const(8),))
+    i = var("i")
+    clamped = load(x, (binary(Op.MIN, i, const(3)),))
+    holds = binary(Op.LE, const(4), i) if above else binary(Op.LT, i, const(4))
+    kernel = Kernel("k", (x,), (y,), For(i, const(8), Store(y, (i,), select(holds, clamped, const(0.0, float32)))))
+    lowered = simplify_statements(partition_loops(kernel))
+    values = np.arange(1, 9, dtype=np.float32)
+    wanted = np.where(np.arange(8) >= 4, 4.0, 0.0) if above else np.where(np.arange(8) < 4, values, 0.0)
+    np.testing.assert_array_equal(interpret(lowered, [values], {})[0], wanted)
+    assert above or "min(" not in repr(lowered)

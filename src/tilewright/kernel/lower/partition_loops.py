@@ -108,7 +108,8 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
 
 def _unclamped(loop: For, found: list[_Range], run: Rewriter) -> dict[Expr, Expr]:
     """Clamped indices, `min(i, n - 1)` or `max(i, 0)`, and the plain ones that they are where the conditions hold."""
-    limits = {run.rewrite(limit) for condition in found for limit in (condition.first, condition.last) if limit is not None}
+    firsts = {run.rewrite(condition.first) for condition in found if condition.first is not None}
+    lasts = {run.rewrite(condition.last) for condition in found if condition.last is not None}
     inner = {stmt.var: stmt.extent for stmt in walk_stmts(loop.body) if isinstance(stmt, For)}
     opaque = {stmt.var for stmt in walk_stmts(loop.body) if isinstance(stmt, Let)}
     clamps = {e for stmt in walk_stmts(loop.body) for e in walk(*own_exprs(stmt)) if e.op in (Op.MIN, Op.MAX) and e.dtype is dtypes.int64}
@@ -117,8 +118,11 @@ def _unclamped(loop: For, found: list[_Range], run: Rewriter) -> dict[Expr, Expr
         for kept, bound in (e.args, e.args[::-1]):
             test = less_equal(kept, bound) if e.op is Op.MIN else less_equal(bound, kept)
             holds = _range(test, loop.var, inner, opaque)
-            limit = None if holds is None else holds.first if holds.last is None else holds.last
-            if limit is not None and run.rewrite(limit) in limits:
+            if holds is None:
+                continue
+            from_there = holds.first is None or run.rewrite(holds.first) in firsts
+            until_there = holds.last is None or run.rewrite(holds.last) in lasts
+            if from_there and until_there:
                 result[e] = kept
     return result
 
