@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.api import Dims, dim_range, target_machine
 from tilewright.compiler import check_memory, constant_offsets, optimise
 from tilewright.frontend.dims import DimRange
-from tilewright.frontend.onnx.host import partition, wants_host
+from tilewright.frontend.onnx.host import may_want_host, partition, wants_host
 from tilewright.frontend.onnx.loader import LoadedModel, load_model
 from tilewright.frontend.onnx.survey import Refusal, node_named, operator_counts, refusal, survey
 from tilewright.graph.node import Function, Module, Node
@@ -152,6 +152,8 @@ def check(model: Any, target: str = "cpu", *, dims: Dims | None = None, progress
         else:
             found = survey(loaded, ranges)
             modules, missing, by_name = [] if found.module is None else [found.module], list(found.refusals), found.by_name
+            if missing and may_want_host(loaded.proto):  # as `compile` does
+                modules, missing = _parts(loaded, ranges)
     estimates = []
     for module in modules:
         groups = _Groups(machine, chosen, loaded)

@@ -183,6 +183,7 @@ def test_sequences_with_positions_known_only_while_running() -> None:
     for size, which in ((2, 0), (2, -1), (1, 3)):
         given = {"x": x, "size": np.asarray(size), "which": np.asarray(which)}
         assert_same(exe.run(given)["y"], as_onnxruntime(model, given)[0])
+    assert tw.check(model).ok
     with pytest.raises(InputError, match="position 7 in a sequence of 3") as caught:
         exe(x, np.asarray(2), np.asarray(7))
     assert "SequenceAt" in str(caught.value.where)

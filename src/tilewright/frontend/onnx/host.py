@@ -121,8 +121,10 @@ class _Cutter:
         for tensor in graph.initializer:
             scope.constants[tensor.name] = tensor
             scope.types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-        cut = _Cut(self, graph, scope)
-        for node in graph.node:
+        last_read = {name: number for number, node in enumerate(graph.node) for name in uses(node)}
+        cut = _Cut(self, scope, {**last_read, **dict.fromkeys((info.name for info in graph.output), len(graph.node))})
+        for number, node in enumerate(graph.node):
+            cut.number = number
             try:
                 cut.node(node)
             except TilewrightError as error:
@@ -132,6 +134,7 @@ class _Cutter:
                 self.refusals.append(refusal(located, self.model, node, scope.types))
                 scope.types.update((name, onnx.TypeProto()) for name in node.output if name)
         results = [info.name for info in graph.output]
+        cut.number = len(graph.node)
         cut.require(results)
         missing = [name for name in results if name not in scope.types]
         if missing:
@@ -157,11 +160,13 @@ class _Cutter:
 
 @dataclass(slots=True)
 class _Cut:
-    """One graph being cut."""
+    """One graph being cut. `last_read`: by name, the number of the last node that reads it; past all of them for the graph's outputs.
+    `number`: of the node at hand; all before it are in steps, or pending."""
 
     cutter: _Cutter
-    graph: onnx.GraphProto
     scope: _Scope
+    last_read: dict[str, int]
+    number: int = 0
     steps: list[Step] = field(default_factory=list)
     pending: list[onnx.NodeProto] = field(default_factory=list)
 
@@ -219,7 +224,9 @@ class _Cut:
         number = numbered.output[0] = f"{node.output[0]}:number"
         self.pending.append(numbered)
         self.scope.types.update((name, onnx.TypeProto()) for name in numbered.output if name)
-        self.flush({number})
+        self.number += 1  # the classifier is in the part, what names its classes comes after
+        self.last_read[number] = self.number
+        self.flush()
         texts = [name.decode("utf-8", "surrogateescape") for name in names]
         self.steps.append(Apply("tilewright", "ClassLabels", {"names": texts}, (number,), (node.output[0],), str(origin_of(node))))
         self.scope.types[node.output[0]] = onnx.helper.make_tensor_type_proto(onnx.TensorProto.STRING, [None])
@@ -235,20 +242,15 @@ class _Cut:
                 self.steps.append(Literal(self.cutter.model.tensor(self.scope.constants[name]), (name,)))
                 self.scope.defined.add(name)
 
-    def flush(self, extra: set[str] = frozenset()) -> None:  # type: ignore[assignment]
-        """Make a part of the nodes gathered; its results are what other nodes read, the graph's outputs, and `extra`."""
+    def flush(self) -> None:
+        """Make a part of the nodes gathered; its results are what is read from here on."""
         nodes, self.pending = self.pending, []
         own = {name for node in nodes for name in node.output if name}
-        inside = {id(node) for node in nodes}
-        wanted = {info.name for info in self.graph.output} | extra
-        for node in self.graph.node:
-            if id(node) not in inside:
-                wanted.update(uses(node))
-        results = [name for node in nodes for name in node.output if name in wanted and name in own]
-        read = dict.fromkeys(name for node in nodes for name in sorted(uses(node)) if name not in own and name in self.scope.types)
-        given = [name for name in read if name not in self.scope.constants]
+        results = [name for node in nodes for name in node.output if name and self.last_read.get(name, -1) >= self.number]
         if not results:
             return
+        read = dict.fromkeys(name for node in nodes for name in sorted(uses(node)) if name not in own and name in self.scope.types)
+        given = [name for name in read if name not in self.scope.constants]
         part = onnx.ModelProto(ir_version=self.cutter.model.proto.ir_version)
         part.opset_import.extend(self.cutter.model.proto.opset_import)
         part.graph.name = f"part {len(self.cutter.parts)}"

@@ -104,10 +104,10 @@ def _attended(
         filter_value = ctx.attribute("mask_filter_value", -10000.0)
         added = ctx.select(_padding(ctx, mask, q, k), ctx.scalar_like(filter_value, q), ctx.scalar_like(0, q))
         bias = added if bias is None else ctx.binary("add", bias, added)
-    operands = (q, k, v)
+    operands = [q, k, v]
     if bias is not None:
         shape = [const(1) if dim is const(1) else wanted for dim, wanted in zip(bias.shape, (*q.shape[:3], k.shape[2]), strict=True)]
-        operands = (q, k, v, ctx.refine(bias, shape))  # type: ignore[assignment]
+        operands.append(ctx.refine(bias, shape))
     return join_heads(ctx, ctx.one(Attention(float(scale), causal, past=past), *operands))
 
 
