@@ -19,10 +19,9 @@ from benchmarks.variants import (
     Variant,
     arguments,
     artifact,
-    collected,
+    each_model,
     geometric_mean,
     in_turns,
-    kept,
     markdown,
     same_code,
     stored_feeds,
@@ -34,6 +33,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "winograd": {"winograd": False},
     "packing": {"packing": False},
     "prefetch": {"prefetch": False},
+    "pairs": {"pair_convolutions": False},
 }
 THREADS = "threads"
 
@@ -69,16 +69,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=MODELS)
     arguments(parser, threads=2)
     args = parser.parse_args()
-    found: dict[str, dict[str, float]] = {}
-    with kept(args.artifacts) as folder:
-        for name in args.names:
-            model = args.models / f"{name}.onnx"
-            if args.compile_only:
-                compile_parts(model, folder)
-            else:
-                found[name] = ablate(model, folder, args.threads, args.rounds)
-    if not args.compile_only:
-        print(report(collected(args.json, found)))
+    each_model(
+        args,
+        lambda name, folder: compile_parts(args.models / f"{name}.onnx", folder),
+        lambda name, folder: ablate(args.models / f"{name}.onnx", folder, args.threads, args.rounds),
+        report,
+    )
 
 
 if __name__ == "__main__":

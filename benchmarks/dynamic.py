@@ -18,7 +18,7 @@ import onnx
 
 import tilewright as tw
 from benchmarks.families import densenet121, efficientnet_b0
-from benchmarks.variants import Variant, arguments, artifact, collected, geometric_mean, in_turns, kept, markdown
+from benchmarks.variants import Variant, arguments, artifact, each_model, geometric_mean, in_turns, markdown
 from tilewright.zoo import build, example_inputs, save
 
 LIMIT = 1.05
@@ -105,15 +105,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=list(cases()))
     arguments(parser)
     args = parser.parse_args()
-    found: dict[str, dict[str, float]] = {}
-    with kept(args.artifacts) as folder:
-        for name in args.names:
-            if args.compile_only:
-                compiled(name, cases()[name], folder)
-            else:
-                found[name] = compare(name, cases()[name], folder, args.threads, args.rounds)
-    if not args.compile_only:
-        print(report(collected(args.json, found)))
+    each_model(
+        args,
+        lambda name, folder: compiled(name, cases()[name], folder),
+        lambda name, folder: compare(name, cases()[name], folder, args.threads, args.rounds),
+        report,
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tilewright as tw
-from benchmarks.variants import MODELS, Variant, arguments, artifact, collected, geometric_mean, in_turns, kept, markdown, stored_feeds
+from benchmarks.variants import MODELS, Variant, arguments, artifact, each_model, geometric_mean, in_turns, markdown, stored_feeds
 from tilewright.api import target_machine
 
 LEVELS = ("x86-64-v3", "x86-64-v2")
@@ -47,16 +47,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=MODELS)
     arguments(parser)
     args = parser.parse_args()
-    found: dict[str, dict[str, float]] = {}
-    with kept(args.artifacts) as folder:
-        for name in args.names:
-            model = args.models / f"{name}.onnx"
-            if args.compile_only:
-                compiled(model, folder)
-            else:
-                found[name] = compare(model, folder, args.threads, args.rounds)
-    if not args.compile_only:
-        print(report(collected(args.json, found)))
+    each_model(
+        args,
+        lambda name, folder: compiled(args.models / f"{name}.onnx", folder),
+        lambda name, folder: compare(args.models / f"{name}.onnx", folder, args.threads, args.rounds),
+        report,
+    )
 
 
 if __name__ == "__main__":

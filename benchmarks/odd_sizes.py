@@ -19,7 +19,7 @@ import onnx
 
 import tilewright as tw
 from benchmarks.families import convolution, densenet121, efficientnet_b0, product
-from benchmarks.variants import Variant, arguments, artifact, collected, geometric_mean, in_turns, kept, markdown
+from benchmarks.variants import Variant, arguments, artifact, each_model, geometric_mean, in_turns, markdown
 from tilewright.compiler import optimise
 from tilewright.frontend.onnx.importer import import_model
 from tilewright.frontend.onnx.loader import load_model
@@ -214,15 +214,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=list(cases()))
     arguments(parser)
     args = parser.parse_args()
-    found: dict[str, dict[str, float]] = {}
-    with kept(args.artifacts) as folder:
-        for name in args.names:
-            if args.compile_only:
-                compiled(name, cases()[name], folder)
-            else:
-                found[name] = compare(name, cases()[name], folder, args.threads, args.rounds)
-    if not args.compile_only:
-        print(report(collected(args.json, found)))
+    each_model(
+        args,
+        lambda name, folder: compiled(name, cases()[name], folder),
+        lambda name, folder: compare(name, cases()[name], folder, args.threads, args.rounds),
+        report,
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,3 +135,22 @@ def collected(path: Path | None, found: Mapping[str, Any]) -> dict[str, Any]:
     both = {**(json.loads(path.read_text()) if path.exists() else {}), **found}
     path.write_text(json.dumps(both, indent=1) + "\n")
     return both
+
+
+def each_model(
+    args: argparse.Namespace,
+    compile_only: Callable[[str, Path], object],
+    measure: Callable[[str, Path], dict[str, float]],
+    report: Callable[[Mapping[str, Mapping[str, float]]], str],
+) -> None:
+    """What the commands do with the options of `arguments` and the models `args.names`: compile the variants of each into a folder, or
+    measure them and print the report."""
+    found: dict[str, dict[str, float]] = {}
+    with kept(args.artifacts) as folder:
+        for name in args.names:
+            if args.compile_only:
+                compile_only(name, folder)
+            else:
+                found[name] = measure(name, folder)
+    if not args.compile_only:
+        print(report(collected(args.json, found)))
