@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ from tilewright.support.errors import (
 from tilewright.support.file_hashes import file_hash
 from tilewright.support.hashing import content_hash, hash_tree
 from tilewright.support.host_limits import usable_memory
-from tilewright.support.progress import Progress, make_progress
+from tilewright.support.progress import NullProgress, Progress, make_progress
 from tilewright.support.settings import Settings, current_settings
 
 if TYPE_CHECKING:
@@ -79,6 +79,18 @@ class Made:
     cached: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a model is to be compiled to, and with what: dims, machine, settings, cache if any, and the schedules that somebody gives."""
+
+    dims: Mapping[str, DimRange | int]
+    machine: Machine
+    settings: Settings
+    cache: Cache | None = None
+    progress: Progress = field(default_factory=NullProgress)
+    schedule: Mapping[str, Any] | None = None
+
+
 def make_artifact(
     model: Any,
     target: str,
@@ -90,13 +102,13 @@ def make_artifact(
     """What `compile` compiles, not loaded: it may be for another machine. Raises as `compile` does."""
     given = read_schedule(schedule, settings)
     machine = target_machine(target)
-    shown = progress or make_progress(settings.progress)
     ranges = {name: dim_range(name, value) for name, value in (dims or {}).items()}
     cache = open_cache(settings)
+    request = Request(ranges, machine, settings, cache, progress or make_progress(settings.progress), given)
     path = Path(model) if isinstance(model, (str, os.PathLike)) else None  # others are cheap to miss and costly to hash
     key = None
     if cache is not None and path is not None:
-        key = artifact_key(path, ranges, machine, settings, given, cache)
+        key = artifact_key(path, request, cache)
         found = None if settings.verify or key is None else cached_artifact(key, settings, cache)
         if found is not None:
             return Made(found, True)
@@ -105,56 +117,40 @@ def make_artifact(
     loaded = load_model(model)
     if cache is not None and path is not None and key is None:
         note_external_files(path, loaded, cache)
-        key = artifact_key(path, ranges, machine, settings, given, cache)
-    artifact = artifact_of(loaded, ranges, machine, settings, cache, shown, given)
+        key = artifact_key(path, request, cache)
+    artifact = artifact_of(loaded, request)
     if cache is not None and key is not None:
         keep(artifact, cache, key)
     return Made(artifact, False)
 
 
-def artifact_of(
-    loaded: LoadedModel,
-    dims: Mapping[str, DimRange | int],
-    machine: Machine,
-    settings: Settings,
-    cache: Cache | None,
-    progress: Progress,
-    schedule: Mapping[str, Any] | None = None,
-) -> Artifact:
+def artifact_of(loaded: LoadedModel, request: Request) -> Artifact:
     """Compile an opened model: whole, or as a program where its values are more than tensors of numbers. Raises as `compile_loaded`."""
     from tilewright.frontend.onnx.host import may_want_host, wants_host
 
     if wants_host(loaded.proto):
-        return compile_as_program(loaded, dims, machine, settings, cache, progress, schedule)
+        return compile_as_program(loaded, request)
     try:
-        return compile_loaded(loaded, dims, machine, settings, cache, progress, schedule).artifact
+        return compile_loaded(loaded, request).artifact
     except (ModelError, UnsupportedOperatorError):
         if not may_want_host(loaded.proto):
             raise
-    return compile_as_program(loaded, dims, machine, settings, cache, progress, schedule)
+    return compile_as_program(loaded, request)
 
 
-def compile_as_program(
-    loaded: LoadedModel,
-    dims: Mapping[str, DimRange | int],
-    machine: Machine,
-    settings: Settings,
-    cache: Cache | None,
-    progress: Progress,
-    schedule: Mapping[str, Any] | None,
-) -> Artifact:
+def compile_as_program(loaded: LoadedModel, request: Request) -> Artifact:
     """Compile the parts of a model with strings, sequences, optionals or maps. Raises as `compile_loaded`."""
     from tilewright.compiler import compile_program
     from tilewright.frontend.onnx.host import partition
 
-    if schedule is not None:
+    if request.schedule is not None:
         what = "schedules cannot be given for a model with strings, sequences, optionals or maps"
         raise ScheduleError(what, where=loaded.source, why="it is compiled in several parts")
     with internal_faults(loaded):
-        with progress.stage("import"):
-            program = partition(loaded, dims)
-        specs = program.inputs, program.outputs
-        return compile_program(program.parts, program.body, *specs, machine, settings, cache, progress, described(loaded))
+        with request.progress.stage("import"):
+            program = partition(loaded, request.dims)
+        with_what = request.machine, request.settings, request.cache, request.progress, described(loaded)
+        return compile_program(program.parts, program.body, program.inputs, program.outputs, *with_what)
 
 
 def cached_artifact(key: str, settings: Settings, cache: Cache) -> Artifact | None:
@@ -196,26 +192,19 @@ def read_schedule(schedule: str | os.PathLike[str] | Mapping[str, Any] | None, s
     return found if isinstance(found, Mapping) else {"kernels": found}
 
 
-def compile_loaded(
-    loaded: LoadedModel,
-    dims: Mapping[str, DimRange | int],
-    machine: Machine,
-    settings: Settings,
-    cache: Cache | None,
-    progress: Progress,
-    schedule: Mapping[str, Any] | None = None,
-) -> Compiled:
+def compile_loaded(loaded: LoadedModel, request: Request) -> Compiled:
     """Compile an opened model, and keep everything that was made on the way. Raises TilewrightErrors only, but for lack of memory and
     interrupts."""
     from tilewright.compiler import compile_module
     from tilewright.frontend.onnx.importer import import_model
     from tilewright.kernel.schedule.given import parse_given
 
-    schedules = None if schedule is None else parse_given(schedule)
+    schedules = None if request.schedule is None else parse_given(request.schedule)
     with internal_faults(loaded):
-        with progress.stage("import"):
-            module = import_model(loaded, dims).module
-        return compile_module(module, machine, settings, cache, progress, described(loaded), schedules)
+        with request.progress.stage("import"):
+            module = import_model(loaded, request.dims).module
+        with_what = request.machine, request.settings, request.cache, request.progress, described(loaded)
+        return compile_module(module, *with_what, schedules)
 
 
 @contextmanager
@@ -275,14 +264,7 @@ def dim_range(name: str, value: Any) -> DimRange | int:
     return parsed
 
 
-def artifact_key(
-    path: Path,
-    dims: Mapping[str, DimRange | int],
-    machine: Machine,
-    settings: Settings,
-    schedule: Mapping[str, Any] | None,
-    cache: Cache,
-) -> str | None:
+def artifact_key(path: Path, request: Request, cache: Cache) -> str | None:
     """The cache key of a whole artifact: content of the model and of the files beside it, dims, target, settings that change code, given
     schedules, and the compiler's own sources. None for a model that cannot be read, or of which nobody has noted yet which other files it
     consists of."""
@@ -295,9 +277,10 @@ def artifact_key(
         hashes = [model, *(file_hash(file, cache) for file in files if file.is_file())]
     except OSError:
         return None
-    ranges = {name: value if isinstance(value, int) else (value.lo, value.hi, value.multiple) for name, value in dims.items()}
+    ranges = {name: value if isinstance(value, int) else (value.lo, value.hi, value.multiple) for name, value in request.dims.items()}
     sources = hash_tree(Path(tilewright.__file__).parent)
-    return content_hash("artifact", sources, path.name, hashes, ranges, machine, settings.code_key(), schedule)
+    code = request.machine, request.settings.code_key(), request.schedule
+    return content_hash("artifact", sources, path.name, hashes, ranges, *code)
 
 
 def note_external_files(path: Path, loaded: LoadedModel, cache: Cache) -> None:

@@ -21,7 +21,7 @@ from tilewright.accuracy.bisect import Culprit, find_culprit
 from tilewright.accuracy.bundle import write_bundle
 from tilewright.accuracy.errors import Error, error_of, tolerance_of
 from tilewright.accuracy.kernels import Traced, trace_kernels
-from tilewright.api import Dims, compile_loaded, dim_range, target_machine
+from tilewright.api import Dims, Request, compile_loaded, dim_range, target_machine
 from tilewright.frontend.onnx.host import wants_host
 from tilewright.frontend.onnx.importer import import_model
 from tilewright.frontend.onnx.loader import LoadedModel, load_model
@@ -142,7 +142,7 @@ def compare(
     ranges = {name: dim_range(name, value) for name, value in (dims or {}).items()}
     machine = target_machine(target)
     module = import_model(loaded, ranges).module
-    compiled = compile_loaded(loaded, ranges, machine, chosen, None, progress)
+    compiled = compile_loaded(loaded, Request(ranges, machine, chosen, progress=progress))
     executable = Executable(compiled.artifact, chosen.threads)
     arrays = complete(executable, inputs or {}, loaded, seed)
     with progress.stage(f"run {against}"):
