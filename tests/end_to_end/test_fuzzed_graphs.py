@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tests.fuzz.cases import Case, How, run_case
-from tests.transform.random_graphs import draw
+from tilewright.fuzzing.cases import Case, How, run_case
+from tilewright.fuzzing.plain_steps import draw
 from tilewright.graph.text_parser import parse_module
 from tilewright.ir.traverse import evaluate_int, free_vars
 

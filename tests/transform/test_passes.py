@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.transform.random_graphs import random_function, random_inputs, random_sizes
+from tilewright.fuzzing.plain_steps import random_function, random_inputs, random_sizes
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, walk_nodes
 from tilewright.transform.decompose import open_composites

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.fuzz import elementwise_steps as e
-from tests.fuzz import indexing_steps as x
-from tests.fuzz import model_steps as m
-from tests.fuzz import structured_steps as t
-from tests.fuzz.growth import Array, Growth, Unsuitable, input_array
-from tests.transform import random_graphs as plain
-from tests.transform.random_graphs import Generator
+from tilewright.fuzzing import elementwise_steps as e
+from tilewright.fuzzing import indexing_steps as x
+from tilewright.fuzzing import model_steps as m
+from tilewright.fuzzing import plain_steps as plain
+from tilewright.fuzzing import structured_steps as t
+from tilewright.fuzzing.growth import Array, Growth, Unsuitable, input_array
+from tilewright.fuzzing.plain_steps import Generator
 from tilewright.graph.node import Function, Parameter, Value, walk_nodes
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes

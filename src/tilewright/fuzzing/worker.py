@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from tests.fuzz.cases import Finding, case_of, read_case, run_case
+from tilewright.fuzzing.cases import Finding, case_of, read_case, run_case
 
 LIMIT = 60.0  # seconds for one case
 
@@ -78,7 +78,7 @@ class Worker:
 
     def _start(self) -> None:
         self.answers = queue.Queue()
-        command = [sys.executable, "-m", "tests.fuzz.worker"]
+        command = [sys.executable, "-m", "tilewright.fuzzing.worker"]
         # What native code allocates is not empty by luck either.
         environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.perturb=165"}
         self.process = subprocess.Popen(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.fuzz.growth import MOST_ELEMENTS, ONE, ZERO, Growth, elements_of, positive
+from tilewright.fuzzing.growth import MOST_ELEMENTS, ONE, ZERO, Growth, elements_of, positive
 from tilewright.graph.node import Value
 from tilewright.graph.ops import (
     BatchNorm,

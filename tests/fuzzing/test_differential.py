@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.fuzz import cases
-from tests.fuzz.cases import Case, How, case_of, read_case, run_case, write_case
-from tests.fuzz.graphs import STEPS, grow
-from tests.fuzz.noise import disagreement, expectations
-from tests.fuzz.shrink import shrink
-from tests.fuzz.worker import Worker
-from tests.transform.random_graphs import draw
+from tilewright.fuzzing import cases
+from tilewright.fuzzing.cases import Case, How, case_of, read_case, run_case, write_case
+from tilewright.fuzzing.graphs import STEPS, grow
+from tilewright.fuzzing.noise import disagreement, expectations
+from tilewright.fuzzing.plain_steps import draw
+from tilewright.fuzzing.shrink import shrink
+from tilewright.fuzzing.worker import Worker
 from tilewright.graph.node import walk_nodes
 from tilewright.graph.text_parser import parse_module
 

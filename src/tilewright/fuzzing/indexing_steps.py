@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.fuzz.elementwise_steps import floating, integral
-from tests.fuzz.growth import ONE, ZERO, Growth, elements, elements_of, never_empty, whole_numbers
-from tests.transform.random_graphs import MAX_RANK, Known
+from tilewright.fuzzing.elementwise_steps import floating, integral
+from tilewright.fuzzing.growth import ONE, ZERO, Growth, elements, elements_of, never_empty, whole_numbers
+from tilewright.fuzzing.plain_steps import MAX_RANK, Known
 from tilewright.graph.node import Function, GraphBuilder, Parameter, Value
 from tilewright.graph.ops import (
     Binary,

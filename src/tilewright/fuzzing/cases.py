@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fuzz.graphs import grow
-from tests.fuzz.guarded import guarded_copy, guarded_runtime
-from tests.fuzz.noise import Expected, disagreement, expectations
 from tilewright.compiler import compile_module
+from tilewright.fuzzing.graphs import grow
+from tilewright.fuzzing.guarded import guarded_copy, guarded_runtime
+from tilewright.fuzzing.noise import Expected, disagreement, expectations
 from tilewright.graph.node import Function, Module
 from tilewright.graph.text import constants_of, format_module
 from tilewright.graph.text_parser import parse_module

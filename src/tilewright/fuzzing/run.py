@@ -1,7 +1,7 @@
 """Differential fuzzing: random graphs, the interpreter against compiled code.
 
-    python -m tests.fuzz.differential --seconds 300 [--seed N] [--like contraction,slice]
-    python -m tests.fuzz.differential --replay fuzz-findings/123.zip
+    python -m tilewright.fuzzing.differential --seconds 300 [--seed N] [--like contraction,slice]
+    python -m tilewright.fuzzing.differential --replay fuzz-findings/123.zip
 
 A finding is shrunk, printed as the text of its graph, and kept as a file that `--replay` runs again. `--like` takes parts of the names in
 `graphs.STEPS`. The exit code is 1 when something was found.
@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.fuzz.cases import Case, Finding, case_of, module_of, read_case, run_case, write_case
-from tests.fuzz.shrink import shrink
-from tests.fuzz.worker import Worker
+from tilewright.fuzzing.cases import Case, Finding, case_of, module_of, read_case, run_case, write_case
+from tilewright.fuzzing.shrink import shrink
+from tilewright.fuzzing.worker import Worker
 from tilewright.graph.text import format_module
 
 
@@ -52,7 +52,7 @@ def report(seed: int, finding: Finding, like: Sequence[str], folder: Path, worke
     path = folder / f"{seed}.zip"
     write_case(case, path)
     print(describe(case, finding))
-    print(f"python -m tests.fuzz.differential --replay {path}", flush=True)
+    print(f"python -m tilewright.fuzzing.differential --replay {path}", flush=True)
 
 
 def describe(case: Case, finding: Finding) -> str:

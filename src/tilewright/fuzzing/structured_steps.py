@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.fuzz.elementwise_steps import floating
-from tests.fuzz.growth import MOST_ELEMENTS, ONE, Growth, elements, elements_of, never_empty, positive
-from tests.transform.random_graphs import Known
+from tilewright.fuzzing.elementwise_steps import floating
+from tilewright.fuzzing.growth import MOST_ELEMENTS, ONE, Growth, elements, elements_of, never_empty, positive
+from tilewright.fuzzing.plain_steps import Known
 from tilewright.graph.node import Value
 from tilewright.graph.ops import (
     ArgReduce,

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz.cases import Case, Finding, write_case
-from tests.fuzz.worker import Worker
+from tilewright.fuzzing.cases import Case, Finding, write_case
+from tilewright.fuzzing.worker import Worker
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, GraphBuilder, Node, Parameter, Value, map_operator, walk_nodes
 from tilewright.graph.ops import Constant, constant

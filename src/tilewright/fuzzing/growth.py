@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
-from tests.transform.random_graphs import Generator, Known, draw
+from tilewright.fuzzing.plain_steps import Generator, Known, draw
 from tilewright.graph.node import Operator, Parameter, Value
 from tilewright.graph.ops import constant
 from tilewright.ir import dtypes
@@ -16,7 +17,8 @@ from tilewright.ir.expr import Expr, const, size
 from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.ir.types import tensor
 
-Array = np.ndarray
+Array = np.ndarray[Any, np.dtype[Any]]
+Choice = TypeVar("Choice")
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
 MOST_ELEMENTS = 1 << 14  # of one value, named sizes counted as SIZE_GUESS
 SIZE_GUESS = 12
@@ -50,7 +52,8 @@ class Growth:
     def chance(self, p: float) -> bool:
         return bool(self.rng.random() < p)
 
-    def among(self, *choices):  # type: ignore[no-untyped-def]
+    def among(self, *choices: Choice) -> Choice:
+        """One of them."""
         return choices[int(self.rng.integers(len(choices)))]
 
     def whole(self, low: int, high: int) -> int:
