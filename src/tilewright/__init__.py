@@ -6,6 +6,7 @@
     exe = tw.load("model.tw")
     report = tw.check("model.onnx")     # everything that the model needs and Tilewright lacks; report.ok
     tw.compare("model.onnx")            # per kernel: what it computes against what it should
+    tw.fuzz(seconds=60)                 # random models: compiled code against the reference
 
 Names are imported when they are first used, so that `import tilewright` costs nothing.
 """
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tilewright.accuracy.compare import Comparison, compare
     from tilewright.api import compile  # noqa: A004 (the name that users look for)
     from tilewright.examine import Report, check
+    from tilewright.fuzzing.run import FuzzReport, fuzz
     from tilewright.runtime.executable import Executable
     from tilewright.runtime.opening import load
     from tilewright.support.errors import TilewrightError
@@ -29,16 +31,31 @@ __version__ = "0.1.0"
 _HOMES = {
     "Comparison": "tilewright.accuracy.compare",
     "Executable": "tilewright.runtime.executable",
+    "FuzzReport": "tilewright.fuzzing.run",
     "Report": "tilewright.examine",
     "TilewrightError": "tilewright.support.errors",
     "check": "tilewright.examine",
     "compare": "tilewright.accuracy.compare",
     "compile": "tilewright.api",
+    "fuzz": "tilewright.fuzzing.run",
     "load": "tilewright.runtime.opening",
     "override": "tilewright.support.settings",
 }
 
-__all__ = ["Comparison", "Executable", "Report", "TilewrightError", "__version__", "check", "compare", "compile", "load", "override"]
+__all__ = [
+    "Comparison",
+    "Executable",
+    "FuzzReport",
+    "Report",
+    "TilewrightError",
+    "__version__",
+    "check",
+    "compare",
+    "compile",
+    "fuzz",
+    "load",
+    "override",
+]
 
 
 def __getattr__(name: str) -> Any:

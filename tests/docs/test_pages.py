@@ -12,7 +12,7 @@ from tilewright.support.errors import TilewrightError, error_classes
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-COMMANDS = ("bench", "check", "compare", "compile", "demo", "doctor", "inspect", "profile", "run", "zoo")
+COMMANDS = ("bench", "check", "compare", "compile", "demo", "doctor", "fuzz", "inspect", "profile", "run", "zoo")
 
 
 def test_generated_pages_are_up_to_date() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.fuzzing import cases
-from tilewright.fuzzing.cases import Case, How, case_of, read_case, run_case, write_case
+from tilewright.fuzzing.cases import Case, How, Outcome, Recipe, case_of, read_case, run_case, write_case
 from tilewright.fuzzing.graphs import STEPS, grow
 from tilewright.fuzzing.noise import disagreement, expectations
 from tilewright.fuzzing.plain_steps import draw
@@ -27,7 +27,7 @@ GROUPS = (
 @pytest.mark.parametrize("group", range(len(GROUPS)))
 def test_random_graphs_compile_right(group: int) -> None:
     for seed in range(100 * group, 100 * group + 5):
-        finding = run_case(case_of(seed, GROUPS[group]))
+        finding = run_case(case_of(seed, Recipe(GROUPS[group])))
         assert finding is None, f"seed {seed}, like {GROUPS[group]}: {finding.text}"
 
 
@@ -99,7 +99,7 @@ def test_a_miscompilation_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -
 
     class Here(Worker):
         def ask(self, request):  # type: ignore[no-untyped-def]
-            return run_case(read_case(Path(request["file"])))
+            return Outcome(run_case(read_case(Path(request["file"]))))
 
     monkeypatch.setattr(cases, "compile_module", wrong)
     finding = run_case(example())
@@ -114,18 +114,18 @@ def test_a_miscompilation_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_crash_is_a_finding_and_the_next_case_runs() -> None:
     with Worker(limit=30.0) as worker:
-        assert worker.ask({"file": "missing.zip"}).kind == "generator"  # type: ignore[union-attr]
+        assert worker.ask({"file": "missing.zip"}).finding.kind == "generator"  # type: ignore[union-attr]
         assert worker.process is not None
         worker.process.kill()
-        found = worker.ask({"seed": 1})
+        found = worker.ask({"seed": 1}).finding
         assert found is not None
         assert found.kind == "crash"
         assert "SIGKILL" in found.text
-        assert worker.ask({"seed": 1}) is None
+        assert worker.ask({"seed": 1}).finding is None
 
 
 def test_a_hang_is_a_finding() -> None:
     with Worker(limit=0.01) as worker:
-        found = worker.ask({"seed": 1})
+        found = worker.ask({"seed": 1}).finding
         assert found is not None
         assert found.kind == "hang"

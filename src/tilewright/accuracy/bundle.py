@@ -20,12 +20,12 @@ operands.npz    what the kernel at fault is given, and what it should give (wher
 
 To see it again:
 
-    tilewright compare {model} --input inputs.npz --bisect
+    {again}
 """
 
 
-def write_bundle(folder: Path, culprit: Culprit, inputs: Mapping[str, Array], model: str) -> Path:
-    """Write the folder; its path. OSError when it cannot be written."""
+def write_bundle(folder: Path, culprit: Culprit, inputs: Mapping[str, Array], model: str, again: str = "") -> Path:
+    """Write the folder; its path. `again`: the command that shows it again, if it is not `compare`. OSError when it cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     write_arrays(folder / "inputs.npz", inputs)
     if culprit.arrays:
@@ -34,5 +34,7 @@ def write_bundle(folder: Path, culprit: Culprit, inputs: Mapping[str, Array], mo
         (folder / name).write_text(text, encoding="utf-8")
     facts = {"culprit": culprit.to_json(), "model": model, "tilewright": tilewright.__version__, "command": sys.argv}
     (folder / "report.json").write_text(json.dumps(facts, indent=2), encoding="utf-8")
-    (folder / "README.txt").write_text(README.format(what=culprit, model=model), encoding="utf-8")
+    (folder / "README.txt").write_text(
+        README.format(what=culprit, again=again or f"tilewright compare {model} --input inputs.npz --bisect"), encoding="utf-8"
+    )
     return folder

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from tilewright.compiler import compile_module
 from tilewright.fuzzing.graphs import grow
 from tilewright.fuzzing.guarded import guarded_copy, guarded_runtime
 from tilewright.fuzzing.noise import Expected, disagreement, expectations
-from tilewright.graph.node import Function, Module
+from tilewright.graph.node import Function, Module, walk_nodes
 from tilewright.graph.text import constants_of, format_module
 from tilewright.graph.text_parser import parse_module
 from tilewright.ir import dtypes
@@ -26,7 +28,7 @@ from tilewright.runtime.executable import Executable
 from tilewright.runtime.host_features import missing_features
 from tilewright.support.settings import Settings
 
-Array = np.ndarray
+Array = np.ndarray[Any, np.dtype[Any]]
 host: Callable[[], Machine] = cache(detect_host)
 
 
@@ -54,6 +56,8 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Case:
+    """A function, its inputs at one or more values of its named sizes, and how it is compiled."""
+
     function: Function
     inputs: tuple[tuple[Array, ...], ...]
     how: How
@@ -61,20 +65,45 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Recipe:
+    """What cases are made of. steps: parts of the names of `graphs.STEPS`, of which cases then mostly consist; target: of all cases;
+    levels: `opt_level`s at each of which every case is compiled. Where there are none, each case draws its own. model: path of an ONNX
+    file, whose parts are grown into cases."""
+
+    steps: tuple[str, ...] = ()
+    target: str | None = None
+    levels: tuple[int, ...] = ()
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """What went wrong: `kind` is `wrong`, `error` (an exception in the compiler), `crash` or `hang`; `result` is the number of the wrong
-    result."""
+    """What went wrong: `kind` is `wrong`, `error` (an exception in the compiler), `crash`, `hang` or `memory`; `result` is the number of
+    the wrong result, `level` the `opt_level`."""
 
     kind: str
     text: str
     result: int | None = None
+    level: int | None = None
 
 
-def case_of(seed: int, like: tuple[str, ...] = ()) -> Case:
-    grown = grow(seed, like)
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a case. compared: the share of results' elements that could be compared, those that rounding errors do not decide and
+    that are numbers; operators: how often each occurs."""
+
+    finding: Finding | None
+    compared: float = 1.0
+    operators: Mapping[str, int] = field(default_factory=dict)
+
+
+def case_of(seed: int, recipe: Recipe | None = None) -> Case:
+    """The case of a seed, always the same one."""
+    recipe = recipe or Recipe()
+    grown = grow(seed, recipe.steps)
     rng = np.random.default_rng([seed, 77])
     target, level = str(rng.choice(targets(), p=_shares())), int(rng.choice((0, 1, 2, 3, 3, 3, 3)))
-    how = How(target, level, int(rng.integers(1, 3)), str(rng.choice(("default", "strict"), p=(0.85, 0.15))))
+    how = How(recipe.target or target, level, int(rng.integers(1, 3)), str(rng.choice(("default", "strict"), p=(0.85, 0.15))))
     return Case(grown.function, grown.inputs, how, seed)
 
 
@@ -90,14 +119,52 @@ def module_of(function: Function) -> Module:
 
 def run_case(case: Case) -> Finding | None:
     """Compile the case and compare; None when everything is right."""
+    return judge(case).finding
+
+
+def judge(case: Case, levels: Sequence[int] = ()) -> Outcome:
+    """Compile the case, at each of the levels where there are any, and compare. The reference runs once."""
     wanted: list[list[Expected | None]] = [expectations(case.function, inputs, case.seed) for inputs in case.inputs]
-    module = module_of(case.function)
+    compared = compared_share(wanted)
+    finding = None
+    for level in levels or (case.how.opt_level,):
+        finding = run_compiled(replace(case, how=replace(case.how, opt_level=level)), wanted)
+        if finding is not None:
+            break
+    return Outcome(finding, compared, operators_of(case.function))
+
+
+def compared_share(wanted: Sequence[Sequence[Expected | None]]) -> float:
+    """The share of all elements that are compared."""
+    results = [expected for turn in wanted for expected in turn if expected is not None]
+    elements = sum(expected.value.size for expected in results)
+    return sum(int(np.count_nonzero(expected.compared & expected.finite)) for expected in results) / elements if elements else 1.0
+
+
+def operators_of(function: Function) -> dict[str, int]:
+    """How often each operator occurs, in the bodies of loops and branches as well; those with a function of their own by that too."""
+    counts: Counter[str] = Counter()
+    for node in walk_nodes(function.results):
+        fn = getattr(node.op, "fn", None)
+        counts[node.op.name if fn is None else f"{node.op.name}.{fn}"] += 1
+        for name in (entry.name for entry in fields(node.op)):
+            inner = getattr(node.op, name)
+            if isinstance(inner, Function):
+                counts.update(operators_of(inner))
+    return dict(counts)
+
+
+def run_compiled(case: Case, wanted: Sequence[Sequence[Expected | None]]) -> Finding | None:
+    """Compile the case and compare with what is expected of each of its inputs."""
+    module, level = module_of(case.function), case.how.opt_level
     try:
-        settings = Settings().changed(cache=False, opt_level=case.how.opt_level, precision=case.how.precision, verify=True)
+        settings = Settings().changed(cache=False, opt_level=level, precision=case.how.precision, verify=True)
         compiled = compile_module(module, machine_of(case.how.target), settings)
         executable = Executable(compiled.artifact, case.how.threads)
+    except MemoryError:
+        return Finding("memory", "memory ran out while compiling", None, level)
     except Exception as error:
-        return Finding("error", f"{type(error).__name__} while compiling: {error}", None)
+        return Finding("error", f"{type(error).__name__} while compiling: {error}", None, level)
     for turn in (*range(len(wanted)), 0):  # the first again at the end: memory left by others must not matter
         at_end = bool((case.seed + turn) % 2)
         inputs = [guarded_copy(array, at_end) for array in case.inputs[turn]]
@@ -105,14 +172,14 @@ def run_case(case: Case) -> Finding | None:
             with guarded_runtime(executable, at_end):
                 results = executable.run(dict(zip(module.input_names, inputs, strict=True)))
         except Exception as error:
-            return Finding("error", f"{type(error).__name__} while running: {error}", None)
+            return Finding("error", f"{type(error).__name__} while running: {error}", None, level)
         for i, (mine, given) in enumerate(zip(inputs, case.inputs[turn], strict=True)):
             if mine.tobytes() != given.tobytes():
-                return Finding("wrong", f"input {i} was overwritten")
+                return Finding("wrong", f"input {i} was overwritten", None, level)
         for i, (name, expected) in enumerate(zip(module.output_names, wanted[turn], strict=True)):
             wrong = None if expected is None else disagreement(results[name], expected)
             if wrong is not None:
-                return Finding("wrong", f"result {i} {wrong} (inputs {turn})", i)
+                return Finding("wrong", f"result {i} {wrong} (inputs {turn})", i, level)
     return None
 
 

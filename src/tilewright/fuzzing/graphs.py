@@ -23,6 +23,12 @@ from tilewright.ir.types import tensor
 from tilewright.support.errors import TypeRuleError
 
 Step = Callable[[Growth], None]
+
+
+def _on_generator(step: Callable[[Generator], None]) -> Step:
+    return lambda f: step(f.s)
+
+
 STEPS: dict[str, tuple[float, Step]] = {
     **{step.__name__: (weight, step) for weight, step in (
         (2, e.math_function), (1, e.activation), (1, e.integer_function), (2, e.integer_arithmetic), (3, e.float_arithmetic), (1, e.jump),
@@ -34,7 +40,7 @@ STEPS: dict[str, tuple[float, Step]] = {
         (1, x.cumulative), (0.5, x.reverse_sequence), (0.6, x.positions), (0.6, x.compressed), (0.5, x.distinct), (0.7, x.branching),
         (0.7, x.looping), (1.5, m.vision), (1.2, m.transformer), (0.4, m.narrow_round_trip), (0.7, x.scanning), (0.5, x.flattened),
     )},
-    **{f"plain_{step.__name__}": (0.4, lambda f, step=step: step(f.s)) for step in dict.fromkeys(plain.STEPS)},
+    **{f"plain_{step.__name__}": (0.4, _on_generator(step)) for step in dict.fromkeys(plain.STEPS)},
 }  # fmt: skip
 
 

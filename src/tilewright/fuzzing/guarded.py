@@ -11,14 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
 from tilewright.runtime import executable as runtime
 from tilewright.runtime.executable import Executable
 
-Array = np.ndarray
+Array = np.ndarray[Any, np.dtype[Any]]
 PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -38,7 +37,7 @@ def guarded_bytes(size: int, at_end: bool) -> Array:
     return inside
 
 
-def guarded_array(shape: Sequence[int], dtype: np.dtype, at_end: bool) -> Array:
+def guarded_array(shape: Sequence[int], dtype: np.dtype[Any], at_end: bool) -> Array:
     """An array with guards and no content."""
     dtype = np.dtype(dtype)
     raw = guarded_bytes(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, at_end)
@@ -56,11 +55,13 @@ def guarded_runtime(executable: Executable, at_end: bool) -> Iterator[None]:
     """Inside, inferences of the executable get guarded outputs, arenas and weights."""
     kept = (executable._weights, executable._weights_address, executable._recycled, executable._idle)
     outputs: Any = SimpleNamespace(take=lambda shape, dtype: guarded_array(tuple(shape), dtype, at_end))
-    with patch.object(runtime, "aligned_empty", lambda size: guarded_bytes(size, at_end)):
+    allocate = runtime.aligned_empty
+    setattr(runtime, "aligned_empty", lambda size: guarded_bytes(size, at_end))  # noqa: B010 (mypy knows it as a function)
+    try:
         executable._weights = guarded_copy(executable._weights, at_end)
         executable._weights_address = executable._weights.ctypes.data
         executable._recycled, executable._idle = [outputs for _ in executable.outputs], []
-        try:
-            yield
-        finally:
-            executable._weights, executable._weights_address, executable._recycled, executable._idle = kept
+        yield
+    finally:
+        setattr(runtime, "aligned_empty", allocate)  # noqa: B010
+        executable._weights, executable._weights_address, executable._recycled, executable._idle = kept

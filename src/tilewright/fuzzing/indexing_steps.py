@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.fuzzing.elementwise_steps import floating, integral
 from tilewright.fuzzing.growth import ONE, ZERO, Growth, elements, elements_of, never_empty, whole_numbers
 from tilewright.fuzzing.plain_steps import MAX_RANK, Known
 from tilewright.graph.node import Function, GraphBuilder, Parameter, Value
 from tilewright.graph.ops import (
     Binary,
+    Contract,
     CumulativeScan,
     Gather,
     GatherElements,
@@ -32,6 +35,7 @@ from tilewright.graph.ops import (
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes
 from tilewright.ir.expr import const
+from tilewright.ir.types import tensor
 
 INDEX_DTYPES = (dtypes.int64, dtypes.int32)
 
@@ -187,13 +191,7 @@ def compressed(f: Growth) -> None:
             f.put(Reduce("sum", (axis,), f.chance(0.5)), (y,), f.known(x).bound * 100, False)
         if f.chance(0.3) and y.type.rank == 2 and y.shape[1].is_const:
             w = f.operand(dtypes.float32, (y.shape[1], const(f.whole(1, 20))))
-            f.put(_matmul(), (y, w), f.known(x).bound * 400, False)
-
-
-def _matmul():  # type: ignore[no-untyped-def]
-    from tilewright.graph.ops import Contract
-
-    return Contract("mk,kn->mn", dtypes.float32)
+            f.put(Contract("mk,kn->mn", dtypes.float32), (y, w), f.known(x).bound * 400, False)
 
 
 def distinct(f: Growth) -> None:
@@ -256,7 +254,11 @@ def looping(f: Growth) -> None:
     conditional = f.chance(0.4)
     trip = f.among(const(0), const(1), const(3), const(5), *f.s.sizes)
     inner = GraphBuilder()
-    carried, total, captured = inner.one(Parameter("a", x.type)), inner.one(Parameter("n", _scalar())), inner.one(Parameter("c", x.type))
+    carried, total, captured = (
+        inner.one(Parameter("a", x.type)),
+        inner.one(Parameter("n", tensor(dtypes.int64, ()))),
+        inner.one(Parameter("c", x.type)),
+    )
     half = inner.one(constant(0.5, dtypes.float32))
     after = inner.one(Binary("add"), inner.one(Binary("mul"), carried, half), captured)
     more = inner.one(Binary("add"), total, inner.one(constant(1, dtypes.int64)))
@@ -274,12 +276,6 @@ def looping(f: Growth) -> None:
     f.s.pool.update(zip(results, knowns, strict=True))
 
 
-def _scalar():  # type: ignore[no-untyped-def]
-    from tilewright.ir.types import tensor
-
-    return tensor(dtypes.int64, ())
-
-
 def scanning(f: Growth) -> None:
     x = f.pick(
         lambda value, known: value.type.dtype is dtypes.float32 and value.type.rank >= 1 and known.bound <= 50 and elements(value) < 2000
@@ -289,7 +285,9 @@ def scanning(f: Growth) -> None:
     start = f.picked(dtypes.float32, x.shape[1:])
     name = f"t{f.whole(0, 1 << 30)}"
 
-    def body(g: GraphBuilder, carried, items, captures):  # type: ignore[no-untyped-def]
+    def body(
+        g: GraphBuilder, carried: Sequence[Value], items: Sequence[Value], captures: Sequence[Value]
+    ) -> tuple[list[Value], list[Value]]:
         mixed = g.one(Binary("add"), g.one(Binary("mul"), carried[0], g.one(constant(0.5, dtypes.float32))), items[0])
         return [mixed], [g.one(Unary("tanh"), mixed), items[0]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.fuzzing.growth import MOST_ELEMENTS, ONE, ZERO, Growth, elements_of, positive
-from tilewright.graph.node import Value
+from tilewright.graph.node import Operator, Value
 from tilewright.graph.ops import (
     BatchNorm,
     Binary,
@@ -47,7 +47,7 @@ def vector(f: Growth, n: int) -> Value:
     return f.s.constant(f.s.draw((n,)), F32)
 
 
-def emit(f: Growth, op, *inputs: Value) -> Value:  # type: ignore[no-untyped-def]
+def emit(f: Growth, op: Operator, *inputs: Value) -> Value:
     return f.put(op, inputs, 50.0, False)
 
 
@@ -83,16 +83,16 @@ def _vision_block(f: Growth, x: Value, earlier: list[Value]) -> Value:
     if kind == "up":
         if f.chance(0.5):
             outs = f.among(1, 4, 8, 16)
-            op = ConvolutionTranspose((2, 2), (1, 1), (ZERO,) * 2, (ZERO,) * 2, (0, 0), 1, F32)
-            return _after_convolution(f, emit(f, op, x, weights(f, channels, outs, 2, 2)), earlier)
+            doubled = ConvolutionTranspose((2, 2), (1, 1), (ZERO,) * 2, (ZERO,) * 2, (0, 0), 1, F32)
+            return _after_convolution(f, emit(f, doubled, x, weights(f, channels, outs, 2, 2)), earlier)
         if elements_of(x.shape) * 4 > MOST_ELEMENTS:
             return x
         sizes = (*x.shape[:2], *(canonical(dim * 2) for dim in x.shape[2:]))
         return emit(f, Resize(sizes, (None,) * 4, f.among("nearest", "linear"), "asymmetric", nearest="floor"), x)
     if kind == "pool":
         fn, taps = f.among("max", "sum"), f.among(2, 3)
-        margin = (const(taps // 2),) * 2
-        return emit(f, WindowReduce(fn, (taps,) * 2, (f.among(1, 2),) * 2, (1, 1), margin, margin), x)
+        around = (const(taps // 2),) * 2
+        return emit(f, WindowReduce(fn, (taps,) * 2, (f.among(1, 2),) * 2, (1, 1), around, around), x)
     others = [v for v in earlier if v.shape == x.shape]
     if kind == "add" and others:
         return emit(f, Binary("add"), x, f.among(*others))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -20,9 +21,11 @@ from tilewright.graph.ops import Binary, Contract, Convolution, ConvolutionTrans
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
 from tilewright.graph.ops.source import BindSize, Constant, Iota, SizeValue
 from tilewright.ir import dtypes
+from tilewright.ir.expr import Expr
+from tilewright.ir.types import TensorType
 from tilewright.support.errors import TilewrightError
 
-Array = np.ndarray
+Array = np.ndarray[Any, np.dtype[Any]]
 RUNS = 5
 # Operators that never round, whatever their operands.
 EXACT = (Reshape, RefineShape, Transpose, BroadcastTo, Slice, Pad, Concat, Constant, Iota, SizeValue, BindSize)
@@ -57,7 +60,8 @@ def is_float(array: Array) -> bool:
 
 def unit(dtype: np.dtype) -> float:
     """Half a unit in the last place of 1."""
-    return float(ml_dtypes.finfo(dtype).eps) / 2
+    info: Any = ml_dtypes.finfo  # it has no types of its own
+    return float(info(dtype).eps) / 2
 
 
 class NoisyInterpreter(_Interpreter):
@@ -69,7 +73,7 @@ class NoisyInterpreter(_Interpreter):
         super().__init__(None)
         self.rng = rng
 
-    def _operator(self, op, inputs, sizes, types):  # type: ignore[no-untyped-def]
+    def _operator(self, op: Operator, inputs: list[Array], sizes: dict[Expr, int], types: list[TensorType]) -> Sequence[Array]:
         results = [np.asarray(r) for r in super()._operator(op, inputs, sizes, types)]
         if not any(map(is_float, (*results, *inputs))) or hasattr(op, "interpret") or not rounds(op, inputs, results):
             return results
@@ -83,7 +87,7 @@ class NoisyInterpreter(_Interpreter):
     def _disturbed(self, x: Array, size: float) -> Array:
         # Narrow floats are computed with as float32: their operands are exact, only results are rounded to the narrow dtype.
         narrow = x.dtype.itemsize < 4
-        factor = 1.0 + size * unit(x.dtype) * self.rng.uniform(-1, 1, x.shape)
+        factor = np.asarray(1.0 + size * unit(x.dtype) * self.rng.uniform(-1, 1, x.shape))
         with np.errstate(all="ignore"):
             return (
                 (x.astype(np.float64) * factor).astype(x.dtype)
@@ -100,7 +104,7 @@ def terms(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> fl
     if isinstance(op, Contract):
         return max(1.0, math.sqrt(sizes[0] * sizes[1] / max(results[0].size, 1)))
     if isinstance(op, (Convolution, ConvolutionTranspose)):
-        return sizes[1] / max(min(inputs[1].shape[:2]), 1)
+        return float(sizes[1] / max(min(inputs[1].shape[:2]), 1))
     return float(max(sizes[0] / max(results[0].size, 1), 1.0)) if isinstance(op, Reduce) else float(min(sizes[0], 1024))
 
 
@@ -114,7 +118,8 @@ def rounds(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> b
     if any(x.dtype == np.float64 for x in inputs):
         return True
     wide = [x.astype(np.float64) if is_float(x) else x for x in inputs]
-    precise = replace(op, dtype=dtypes.float64) if any(field.name == "dtype" for field in fields(op)) else op
+    changed: dict[str, Any] = {"dtype": dtypes.float64} if any(field.name == "dtype" for field in fields(op)) else {}
+    precise = replace(op, **changed)
     exact = precise.reference(tuple(wide))
     return not all(np.array_equal(np.asarray(a, np.float64), np.asarray(b, np.float64)) for a, b in zip(exact, results, strict=True))
 
@@ -126,6 +131,11 @@ class Expected:
     value: Array
     allowed: Array
     compared: Array
+
+    @property
+    def finite(self) -> Array:
+        """Which elements are numbers, neither infinite nor NaN."""
+        return np.isfinite(self.value.astype(np.float64)) if is_float(self.value) else np.ones(self.value.shape, bool)
 
 
 def expectations(function: Function, inputs: Sequence[Array], seed: int) -> list[Expected | None]:

@@ -1,84 +1,197 @@
-"""Differential fuzzing: random graphs, the interpreter against compiled code.
+"""Fuzzing: random cases, one after another, in a process that may crash; what fails is made small and kept.
 
-    python -m tilewright.fuzzing.differential --seconds 300 [--seed N] [--like contraction,slice]
-    python -m tilewright.fuzzing.differential --replay fuzz-findings/123.zip
+    report = tw.fuzz(seconds=60)
+    print(report)
 
-A finding is shrunk, printed as the text of its graph, and kept as a file that `--replay` runs again. `--like` takes parts of the names in
-`graphs.STEPS`. The exit code is 1 when something was found.
+The method is NNSmith's (ASPLOS 2023): graphs grow operator by operator, each operator's type rule says what shapes fit; intervals of values
+are carried along, so that results are numbers and no jump hangs on a rounding error; the reference runs beside compiled code.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import sys
+import os
+import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from tilewright.fuzzing.cases import Case, Finding, case_of, module_of, read_case, run_case, write_case
+from tilewright.api import target_machine
+from tilewright.fuzzing.cases import Case, Finding, Recipe, case_of, operators_of, write_case
+from tilewright.fuzzing.graphs import STEPS
+from tilewright.fuzzing.reproduction import write_reproduction
 from tilewright.fuzzing.shrink import shrink
 from tilewright.fuzzing.worker import Worker
-from tilewright.graph.text import format_module
+from tilewright.graph.ops import OPERATORS
+from tilewright.support.errors import SettingsError
+from tilewright.support.progress import NullProgress, Progress
+
+FOUND = 1  # exit code of the command
+FOLDER = "fuzz-findings"
+LEVELS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that was found. kind, text: of the finding, of the smallest case; operators: that it is made of; culprit: pass, kernel or
+    schedule, where bisecting finds one; times: how often the same was met; folder: where everything to see it again lies."""
+
+    seed: int
+    kind: str
+    text: str
+    operators: tuple[str, ...] = ()
+    culprit: str = ""
+    times: int = 1
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FuzzReport:
+    """The result of `fuzz`. compared: share of the results' elements that could be compared; covered: how often each operator occurred."""
+
+    first_seed: int
+    cases: int
+    seconds: float
+    compared: float
+    covered: Mapping[str, int]
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.faults
+
+    def coverage(self) -> dict[str, dict[str, int]]:
+        """For every operator of the graph level, how often each of its functions occurred; {} for one that did not occur."""
+        table: dict[str, dict[str, int]] = {name: {} for name in OPERATORS}
+        for key, count in sorted(self.covered.items()):
+            name, _, fn = key.partition(".")
+            if name in table:
+                table[name][fn] = count
+        return table
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        faults = [{**asdict(fault), "folder": None if fault.folder is None else str(fault.folder)} for fault in self.faults]
+        figures = {name: getattr(self, name) for name in ("first_seed", "cases", "seconds", "compared", "ok")}
+        return {**figures, "faults": faults, "coverage": self.coverage()}
+
+    def __str__(self) -> str:
+        last = self.first_seed + self.cases - 1
+        lines = [f"{self.cases} cases (seeds {self.first_seed} to {last}): {len(self.faults) or 'no'} faults"]
+        for fault in self.faults:
+            lines.append(f"  {fault.kind}: {fault.text}\n    of {', '.join(fault.operators)}{fault.culprit and '; ' + fault.culprit}")
+            lines.append(f"    {fault.folder}, met {fault.times} times")
+        return "\n".join(lines)
 
 
 def fuzz(
-    seconds: float, first: int, like: Sequence[str] = (), folder: Path = Path("fuzz-findings"), most: int = 10, budget: float = 60.0
-) -> int:
-    """Run cases from seed `first` on for some seconds, at least one; the number of findings. Stops after `most`."""
-    deadline = time.monotonic() + seconds
-    found = 0
-    with Worker() as worker:
-        for seed in itertools.count(first):
-            finding = worker.ask({"seed": seed, "like": list(like)})
-            if finding is not None:
-                found += 1
-                report(seed, finding, like, folder, worker, budget)
-            if time.monotonic() > deadline or found >= most:
-                print(f"{seed - first + 1} cases (seeds {first} to {seed}), {found} findings", flush=True)
-                return found
-    return found
+    like: Any = None,
+    *,
+    seconds: float = 60.0,
+    cases: int | None = None,
+    seed: int | None = None,
+    target: str | None = None,
+    levels: Sequence[int] = (),
+    steps: Sequence[str] = (),
+    out: str | Path = FOLDER,
+    most: int = 10,
+    minimise: float = 60.0,
+    progress: Progress | None = None,
+) -> FuzzReport:
+    """Compile random graphs and compare with the reference, for so many seconds or cases.
+
+    like: a model (path, bytes or `onnx.ModelProto`) whose parts, changed, are the cases. seed: of the first case, the clock's where none
+    is given; the same seed gives the same case. target, levels: what each case is compiled for and each `opt_level` that it is compiled
+    at; both are drawn where they are not given. steps: parts of names of `fuzzing.graphs.STEPS`, of which graphs are then mostly made. out:
+    the folder for what is found; most: when to stop; minimise: seconds that may be spent on making each smaller. Raises SettingsError for
+    a level or steps that do not exist, TargetError for an unknown target.
+    """
+    if any(level not in range(LEVELS) for level in levels):
+        raise SettingsError(f"there is no opt_level {max(levels, key=abs)}", hint=f"levels are 0 to {LEVELS - 1}")
+    unknown = [part for part in steps if not any(part in name for name in STEPS)]
+    if unknown:
+        raise SettingsError(f"there are no steps called '{unknown[0]}'", hint=f"steps are {', '.join(STEPS)}")
+    if target is not None:
+        target_machine(target)
+    first = int(time.time()) if seed is None else seed
+    with as_file(like) as model:
+        recipe = Recipe(tuple(steps), target, tuple(levels), model)
+        return run_cases(recipe, first, seconds, cases, Path(out), most, minimise, progress or NullProgress())
 
 
-def report(seed: int, finding: Finding, like: Sequence[str], folder: Path, worker: Worker, budget: float) -> None:
-    """Print a finding, shrunk, and keep it."""
-    print(f"\n=== seed {seed}: {finding.kind}: {finding.text}", flush=True)
-    if finding.kind == "generator":
+@contextmanager
+def as_file(model: Any) -> Iterator[str | None]:
+    """The path of a model that may be in memory."""
+    if model is None or isinstance(model, (str, os.PathLike)):
+        yield None if model is None else str(Path(model).resolve())
         return
-    case = case_of(seed, tuple(like))
-    if budget > 0:
-        case, finding = shrink(case, finding, worker, budget)
+    with tempfile.TemporaryDirectory(prefix="tilewright-fuzz-") as folder:
+        path = Path(folder) / "like.onnx"
+        path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+        yield str(path)
+
+
+def run_cases(
+    recipe: Recipe, first: int, seconds: float, cases: int | None, out: Path, most: int, minimise: float, progress: Progress
+) -> FuzzReport:
+    """Cases from seed `first` on, at least one."""
+    start = time.monotonic()
+    covered: Counter[str] = Counter()
+    compared, count = 0.0, 0
+    faults: list[Fault] = []
+    with Worker() as worker, progress.stage("fuzz", cases) as stage:
+        for seed in itertools.count(first):
+            outcome = worker.ask({"seed": seed, "recipe": asdict(recipe)})
+            count += 1
+            covered.update(outcome.operators)
+            compared += outcome.compared
+            if outcome.finding is not None:
+                note(faults, keep(seed, outcome.finding, recipe, out, worker, minimise))
+            stage.advance(1, f"{len(faults)} faults")
+            if len(faults) >= most or (time.monotonic() - start > seconds if cases is None else count >= cases):
+                break
+    return FuzzReport(first, count, time.monotonic() - start, compared / count, dict(covered), tuple(faults))
+
+
+def note(faults: list[Fault], fault: Fault) -> None:
+    """Add a fault, or count it where the same is known."""
+
+    def identity(f: Fault) -> tuple[object, ...]:
+        return (f.kind, f.operators, f.culprit) if f.kind != "error" else (f.kind, f.text[:60])
+
+    for i, known in enumerate(faults):
+        if identity(known) == identity(fault):
+            faults[i] = replace(known, times=known.times + 1)
+            return
+    faults.append(fault)
+
+
+def keep(seed: int, finding: Finding, recipe: Recipe, out: Path, worker: Worker, minimise: float) -> Fault:
+    """Make the case of a finding small, and write the folder that shows it."""
+    if finding.kind == "generator":
+        return Fault(seed, finding.kind, finding.text)
+    case = case_of(seed, recipe)
+    if finding.level is not None:
+        case = replace(case, how=replace(case.how, opt_level=finding.level))
+    if minimise > 0:
+        case, finding = shrink(case, finding, worker, minimise)
+    return keep_case(case, finding, out / str(seed), worker)
+
+
+def keep_case(case: Case, finding: Finding, folder: Path, worker: Worker) -> Fault:
+    """Write the folder of a case that fails."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{seed}.zip"
+    path = folder / "case.zip"
     write_case(case, path)
-    print(describe(case, finding))
-    print(f"python -m tilewright.fuzzing.differential --replay {path}", flush=True)
-
-
-def describe(case: Case, finding: Finding) -> str:
-    inputs = "\n".join(f"# inputs {i}: {', '.join(str(list(a.shape)) for a in arrays)}" for i, arrays in enumerate(case.inputs))
-    return f"# {finding.kind}: {finding.text}\n# {case.how}\n{inputs}\n{format_module(module_of(case.function))}"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=None, help="the first seed; the clock chooses one otherwise")
-    parser.add_argument("--like", default="", help="parts of step names, separated by commas")
-    parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"), help="folder for failing cases")
-    parser.add_argument("--most", type=int, default=10, help="stop after so many findings")
-    parser.add_argument("--shrink", type=float, default=60.0, help="seconds for shrinking each finding")
-    parser.add_argument("--replay", type=Path, help="run one kept case in this process")
-    options = parser.parse_args(arguments)
-    if options.replay is not None:
-        case = read_case(options.replay)
-        finding = run_case(case)
-        print(describe(case, finding) if finding else "nothing is wrong")
-        return int(finding is not None)
-    seed = int(time.time()) if options.seed is None else options.seed
-    like = [part for part in options.like.split(",") if part]
-    return int(fuzz(options.seconds, seed, like, options.findings, options.most, options.shrink) > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    culprit = ""
+    if finding.kind == "wrong":
+        said = worker.ask({"file": str(path), "blame": str(folder)}).finding
+        culprit = said.text if said is not None and said.kind == "culprit" else ""
+    write_reproduction(folder, case, finding, culprit)
+    names = sorted(set(operators_of(case.function)) - {"parameter", "constant"})
+    return Fault(case.seed, finding.kind, finding.text, tuple(names), culprit, 1, folder)

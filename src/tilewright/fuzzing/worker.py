@@ -1,7 +1,6 @@
 """Cases run in a process of their own, so that a crash or a hang is a finding and not the end.
 
-The process reads one JSON request a line (`{"seed": 1, "like": []}` or `{"file": "case.zip"}`) and answers with one line: null, or
-a finding.
+The process reads one JSON request a line and answers with one line, an `Outcome`.
 """
 
 from __future__ import annotations
@@ -15,13 +14,16 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from tilewright.fuzzing.cases import Finding, case_of, read_case, run_case
+from tilewright.fuzzing.blame import blame
+from tilewright.fuzzing.cases import Finding, Outcome, Recipe, case_of, judge, read_case
 
 LIMIT = 60.0  # seconds for one case
+MEMORY = 8 << 30  # bytes of addresses that a worker may take: a case that asks for more is a finding, not the machine's end
 
 
 class Worker:
@@ -43,40 +45,39 @@ class Worker:
         if self.process is None:
             return 0
         self.process.kill()
-        return self._gone()
+        return self._gone(self.process)
 
-    def _gone(self) -> int:
-        assert self.process is not None
-        assert self.process.stdin is not None
-        code = self.process.wait()
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
+    def _gone(self, process: subprocess.Popen[str]) -> int:
+        code = process.wait()
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         self.process = None
         return code
 
-    def ask(self, request: dict[str, Any]) -> Finding | None:
-        """The finding of a case, if there is one."""
-        if self.process is None:
-            self._start()
-        assert self.process is not None
-        assert self.process.stdin is not None
+    def ask(self, request: Mapping[str, Any]) -> Outcome:
+        """What comes of a case: `{"seed": 1, "recipe": {...}}`, or `{"file": "case.zip"}`; with
+        `"blame": folder`, what is at fault, as a finding of the kind `culprit`."""
+        process = self.process or self._start()
         try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
+            if process.stdin is not None:
+                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.flush()
             line = self.answers.get(timeout=self.limit)
         except queue.Empty:
             self.stop()
-            return Finding("hang", f"no result after {self.limit:.0f} s")
+            return Outcome(Finding("hang", f"no result after {self.limit:.0f} s"))
         except BrokenPipeError:
             line = ""
         if not line:
-            code = self._gone()
+            code = self._gone(process)
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            return Finding("crash", f"the process ended with {name}")
+            return Outcome(Finding("crash", f"the process ended with {name}"))
         answer = json.loads(line)
-        return None if answer is None else Finding(**answer)
+        finding = answer.pop("finding")
+        return Outcome(None if finding is None else Finding(**finding), **answer)
 
-    def _start(self) -> None:
+    def _start(self) -> subprocess.Popen[str]:
         self.answers = queue.Queue()
         command = [sys.executable, "-m", "tilewright.fuzzing.worker"]
         # What native code allocates is not empty by luck either.
@@ -85,6 +86,7 @@ class Worker:
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         threading.Thread(target=_listen, args=(self.process.stdout, self.answers), daemon=True).start()
+        return self.process
 
 
 def _listen(stream: TextIO, answers: queue.Queue[str]) -> None:
@@ -94,25 +96,48 @@ def _listen(stream: TextIO, answers: queue.Queue[str]) -> None:
     answers.put("")
 
 
-def answer(request: dict[str, Any]) -> Finding | None:
+def answer(request: Mapping[str, Any]) -> Outcome:
+    """What comes of a case, in this process."""
+    recipe = recipe_of(request.get("recipe", {}))
     try:
-        case = read_case(Path(request["file"])) if "file" in request else case_of(request["seed"], tuple(request.get("like", ())))
+        case = read_case(Path(request["file"])) if "file" in request else case_of(request["seed"], recipe)
     except Exception as error:
-        return Finding("generator", f"{type(error).__name__}: {error}")
+        return Outcome(Finding("generator", f"{type(error).__name__}: {error}"))
     try:
-        return run_case(case)
+        if "blame" in request:
+            return Outcome(blame(case, Path(request["blame"])))
+        return judge(case, recipe.levels)
+    except MemoryError:
+        return Outcome(Finding("memory", "memory ran out in the reference"))
     except Exception as error:
-        return Finding("interpreter", f"{type(error).__name__}: {error}")
+        return Outcome(Finding("interpreter", f"{type(error).__name__}: {error}"))
+
+
+def recipe_of(data: Mapping[str, Any]) -> Recipe:
+    """A recipe out of its JSON form, which has lists for tuples."""
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    return Recipe(**fields)
+
+
+def limit_memory() -> None:
+    """Let this process have no more than MEMORY addresses, where the system can say so."""
+    try:
+        import resource
+    except ImportError:
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most), most))
 
 
 def main() -> None:
     faulthandler.enable()
+    limit_memory()
     # Whatever prints goes to standard error, so that it cannot be taken for an answer.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
-        found = answer(json.loads(line))
-        out.write(json.dumps(None if found is None else asdict(found)) + "\n")
+        out.write(json.dumps(asdict(answer(json.loads(line)))) + "\n")
         out.flush()
 
 
