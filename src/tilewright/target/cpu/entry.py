@@ -37,8 +37,9 @@ from tilewright.plan.steps import (
     walk_steps,
 )
 from tilewright.runtime.constants import ALIGNMENT, OUT_OF_MEMORY, SHOWN
-from tilewright.target.cpu.codegen.expressions import ExprEmitter, style_of
+from tilewright.target.cpu.codegen.expressions import ExprEmitter
 from tilewright.target.cpu.codegen.facts import Facts
+from tilewright.target.cpu.codegen.style import style_of
 from tilewright.target.cpu.codegen.text import Function, Module, Operand, symbol
 from tilewright.target.cpu.llvm import function_attributes
 

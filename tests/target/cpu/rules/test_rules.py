@@ -37,8 +37,8 @@ from tilewright.kernel.schedule.space import Space
 from tilewright.kernel.script_parser import parse_kernel
 from tilewright.machine.targets import named_machine
 from tilewright.target.cpu.rules.choose import schedule_kernel
-from tilewright.target.cpu.rules.contraction import choose_tile
 from tilewright.target.cpu.rules.inline import inline_producers
+from tilewright.target.cpu.rules.register_tile import choose_tile
 from tilewright.target.cpu.rules.registers import register_block
 from tilewright.target.cpu.rules.structure import as_product, block_of
 from tilewright.transform.fuse import fuse

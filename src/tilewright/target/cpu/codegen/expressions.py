@@ -7,15 +7,12 @@ Index arithmetic between constants is done here, not emitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.scalar_ops import Op
 from tilewright.kernel.nodes import Buffer
-from tilewright.machine.description import Machine
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen import arithmetic, memory
 from tilewright.target.cpu.codegen.conversions import convert, from_memory, rounded_integer, to_memory
@@ -23,41 +20,14 @@ from tilewright.target.cpu.codegen.dot import emit_dot, is_dot_call
 from tilewright.target.cpu.codegen.facts import Facts, Terms
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, lane_numbers, memory_type, number, splat_constant, value_type, vector
 from tilewright.target.cpu.codegen.narrow_floats import round_to
+from tilewright.target.cpu.codegen.selects import ALL_LANES, compare_lanes, emit_select, some_lanes
+from tilewright.target.cpu.codegen.style import Style
 from tilewright.target.cpu.codegen.text import Function, Operand
-from tilewright.target.cpu.dots import DotInstruction, dot_instructions
 
-BRANCH_COST = 40  # operations in a side of a scalar select beyond which a branch is cheaper than computing both sides
 _ZERO = const(0)
-ALL_LANES = "splat (i1 true)"
 _EXACT = frozenset({Op.MIN, Op.MAX, Op.SELECT, Op.LOAD, Op.CONST, Op.VAR, Op.CAST, Op.BITCAST})
 _EXACT_CALLS = frozenset({"abs", "floor", "ceil", "round", "trunc", "copysign"})
 _DIVISIONS = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.TRUNCDIV, Op.TRUNCMOD})
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """What emission needs to know of the machine. native_half: conversions between float16 and float32 are instructions.
-    native_fma: so is a fused multiply-add. native_max: so is a maximum that propagates NaN. vector_bits: of one register.
-    dots: instructions that sum products of narrow integers."""
-
-    native_half: bool
-    native_fma: bool
-    native_max: bool
-    masks: bool
-    vector_bits: int
-    dots: tuple[DotInstruction, ...]
-
-
-def style_of(machine: Machine) -> Style:
-    arm = machine.arch == "aarch64"
-    return Style(
-        native_half=arm or machine.has("f16c"),
-        native_fma=arm or machine.has("fma"),
-        native_max=arm,
-        masks=machine.has("avx512vl"),
-        vector_bits=max(machine.vector_bits, 64),
-        dots=dot_instructions(machine),
-    )
 
 
 class ExprEmitter:
@@ -128,6 +98,10 @@ class ExprEmitter:
         if buffer in self.per_task:
             indices = (_ZERO, *indices[1:])
         return self.facts.offset(buffer, indices)
+
+    def is_known(self, e: Expr) -> bool:
+        """Whether the value of `e` has been emitted already where this is used."""
+        return e in self._scalars or e in self._vectors
 
     def value_of(self, variable: Expr) -> Operand | None:
         return self._scalars.get(variable)
@@ -231,7 +205,7 @@ class ExprEmitter:
         if op is Op.LOAD:
             value = memory.load_scalar(self, e)
         elif op is Op.SELECT:
-            value = self._select(e, 0)
+            value = emit_select(self, e, 0)
         elif is_dot_call(e):
             value = emit_dot(self, e)
         else:
@@ -249,9 +223,9 @@ class ExprEmitter:
         elif e.op is Op.LOAD:
             value = memory.load_vector(self, e)
         elif e.op is Op.SELECT:
-            value = self._select(e, self.lanes)
-        elif e.op in (Op.LT, Op.LE) and e.args[0].dtype is dtypes.int64:
-            value = self._compare_lanes(e)
+            value = emit_select(self, e, self.lanes)
+        elif e.op in (Op.LT, Op.LE) and e.args[0].dtype is dtypes.int64 and (compared := compare_lanes(self, e)) is not None:
+            value = compared
         elif is_dot_call(e):
             value = emit_dot(self, e)
         else:
@@ -334,91 +308,6 @@ class ExprEmitter:
             bits = self.fn.op(f"bitcast {source_type} {bits} to {target_type}")
         return from_memory(self.fn, bits, target, lanes, self.style.native_half)
 
-    def _compare_lanes(self, e: Expr) -> Operand:
-        """A comparison of the lane's number with a bound that is equal in all lanes is done in 32 bits."""
-        terms, constant = self.facts.difference(*e.args)
-        varying = [(t, c) for t, c in terms if self.varies(t)]
-        if len(varying) != 1 or varying[0][0] is not self.axis:
-            return self._apply(e, [self.vector(a) for a in e.args], self.lanes)
-        sign = varying[0][1]
-        rest = memory.total(self, [(t, c) for t, c in terms if t is not self.axis], constant + sign * self.first)
-        if type(rest) is int:
-            return some_lanes([sign * lane + rest < int(e.op is Op.LE) for lane in range(self.lanes)])
-        if abs(sign) != 1:
-            return self._apply(e, [self.vector(a) for a in e.args], self.lanes)
-        # sign * lane + rest < 0 or <= 0: with the sign +, lane < bound; with -, lane >= bound.
-        closed = int(e.op is Op.LE)
-        if sign > 0:
-            bound = arithmetic.binary(self.fn, Op.SUB, dtypes.int64, closed, rest, 0, indexing=True)
-        else:
-            bound = rest if closed else arithmetic.binary(self.fn, Op.ADD, dtypes.int64, rest, 1, 0, indexing=True)
-        bound = arithmetic.binary(self.fn, Op.MAX, dtypes.int64, bound, 0, 0)
-        bound = arithmetic.binary(self.fn, Op.MIN, dtypes.int64, bound, self.lanes, 0)
-        narrow = self.splat(self.fn.op(f"trunc i64 {bound} to i32"), "i32")
-        how = "ult" if sign > 0 else "uge"
-        return self.fn.op(f"icmp {how} <{self.lanes} x i32> {lane_numbers('i32', self.lanes)}, {narrow}")
-
-    def _select(self, e: Expr, lanes: int) -> Operand:
-        condition, if_true, if_false = e.args
-        emit = self.vector if lanes else self.scalar
-        if lanes and self.varies(condition):
-            mask = self.vector(condition)
-            if mask in (ALL_LANES, "zeroinitializer"):
-                return self.vector(if_true if mask == ALL_LANES else if_false)
-            zeroed = if_true not in self._vectors and self.varies(if_true) and memory.is_zeroed_when_off(self, if_true)
-            a = self._under(emit, if_true, mask, None)
-            if zeroed and _is_zero(if_false):
-                return a
-            b = self._under(emit, if_false, f"xor <{lanes} x i1> {mask}, {ALL_LANES}", None)
-            type_ = vector(value_type(e.dtype), lanes)
-            return self.fn.op(f"select <{lanes} x i1> {mask}, {type_} {a}, {type_} {b}")
-        test = self.scalar(condition)
-        if test in ("true", "false"):
-            return emit(if_true if test == "true" else if_false)
-        type_ = vector(value_type(e.dtype), lanes)
-        if self.guard is None and any(self.facts.reads(side) and self.facts.cost(side) > BRANCH_COST for side in (if_true, if_false)):
-            return self._select_by_branch(e, test, type_, lanes)
-        zeroed = if_true not in self._vectors and if_true not in self._scalars and memory.is_zeroed_when_off(self, if_true)
-        a = self._under(emit, if_true, None, test)
-        if zeroed and _is_zero(if_false):
-            return a
-        b = self._under(emit, if_false, None, f"xor i1 {test}, true")
-        return self.fn.op(f"select i1 {test}, {type_} {a}, {type_} {b}")
-
-    def _under(self, emit: Callable[[Expr], Operand], e: Expr, mask: Operand | None, guard: Operand | None) -> Operand:
-        """`e`, whose loads may touch memory only in the lanes of `mask` (varying) or only when `guard` (scalar). Either is an operand,
-        or the text of an instruction that is emitted if it is needed."""
-        if not self.facts.reads(e) or e in self._scalars or e in self._vectors:
-            return emit(e)
-        before, mark = (self.mask, self.guard), self.mark()
-        if mask is not None:
-            mask = self._operand(mask)
-            self.mask = mask if self.mask is None else self.both(self.mask, mask)
-        if guard is not None:
-            guard = self._operand(guard)
-            self.guard = guard if self.guard is None else self.fn.op(f"and i1 {self.guard}, {guard}")
-        result = emit(e)
-        self.leave(mark)
-        self.mask, self.guard = before
-        return result
-
-    def _operand(self, text: Operand) -> Operand:
-        return self.fn.op(text) if isinstance(text, str) and text.startswith("xor ") else text
-
-    def _select_by_branch(self, e: Expr, test: Operand, type_: str, lanes: int) -> Operand:
-        fn, emit = self.fn, self.vector if lanes else self.scalar
-        taken, other, join = fn.label("then"), fn.label("else"), fn.label("join")
-        incoming: list[tuple[Operand, str]] = []
-        fn.branch(test, taken, other)
-        for label, side in ((taken, e.args[1]), (other, e.args[2])):
-            fn.start(label)
-            mark = self.mark()
-            incoming.append((emit(side), fn.block))
-            self.leave(mark)
-            fn.jump(join)
-        fn.start(join)
-        return fn.op(f"phi {type_} " + ", ".join(f"[ {x}, %{label} ]" for x, label in incoming))
-
     def shared_pointer(self, base: str, element: str, terms: list[tuple[Expr, int]], constant: int) -> str:
         """The pointer `terms` and `constant` elements past `base`, emitted once per scope."""
         key = (base, element, constant, *terms)
@@ -429,17 +318,6 @@ class ExprEmitter:
             self._pointers[key] = found
             self._log.append((self._pointers, key))
         return found
-
-
-def some_lanes(on: list[bool]) -> str:
-    """The mask constant."""
-    if all(on):
-        return ALL_LANES
-    return "<" + ", ".join(f"i1 {'true' if lane else 'false'}" for lane in on) + ">" if any(on) else "zeroinitializer"
-
-
-def _is_zero(e: Expr) -> bool:
-    return e.op is Op.CONST and e.attr == 0
 
 
 def _is_clamped(e: Expr, cast: Expr) -> bool:

@@ -26,10 +26,11 @@ from tilewright.kernel.nodes import Buffer, For, Kernel, Let, Prefetch, Stmt, St
 from tilewright.kernel.overwriting import overwriting
 from tilewright.machine.description import Machine
 from tilewright.support.errors import InternalError
-from tilewright.target.cpu.codegen.expressions import ExprEmitter, style_of
+from tilewright.target.cpu.codegen.expressions import ExprEmitter
 from tilewright.target.cpu.codegen.facts import Facts, ranges_of
 from tilewright.target.cpu.codegen.llvm_types import memory_type, value_type
 from tilewright.target.cpu.codegen.statements import Context, emit, emit_loop
+from tilewright.target.cpu.codegen.style import style_of
 from tilewright.target.cpu.codegen.text import Function, Module, Operand, symbol
 from tilewright.target.cpu.codegen.work import grain
 from tilewright.target.cpu.llvm import function_attributes

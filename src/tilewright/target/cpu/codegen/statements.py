@@ -12,10 +12,11 @@ from tilewright.ir.traverse import depends_on
 from tilewright.kernel.nodes import For, If, Let, Prefetch, Seq, Stmt, Store, While, walk_stmts
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen import arithmetic, memory, transposition
-from tilewright.target.cpu.codegen.expressions import ALL_LANES, ExprEmitter
+from tilewright.target.cpu.codegen.expressions import ExprEmitter
 from tilewright.target.cpu.codegen.facts import Facts
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, shuffle_mask, value_type, vector
 from tilewright.target.cpu.codegen.narrow_floats import round_to
+from tilewright.target.cpu.codegen.selects import ALL_LANES
 from tilewright.target.cpu.codegen.text import Operand
 
 SHORT_LOOP = 4  # iterations

@@ -24,8 +24,9 @@ from tilewright.kernel.nodes import For, If, Stmt, Store
 from tilewright.kernel.regions import conjuncts
 from tilewright.target.cpu.codegen import memory
 from tilewright.target.cpu.codegen.conversions import from_memory, to_memory
-from tilewright.target.cpu.codegen.expressions import ALL_LANES, ExprEmitter
+from tilewright.target.cpu.codegen.expressions import ExprEmitter
 from tilewright.target.cpu.codegen.llvm_types import memory_type, shuffle_mask, vector
+from tilewright.target.cpu.codegen.selects import ALL_LANES
 from tilewright.target.cpu.codegen.text import Function, Operand
 
 PIECE_BITS = 128  # shuffles inside of so many bits are one instruction on every vector width

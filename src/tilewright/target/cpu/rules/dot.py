@@ -8,32 +8,31 @@ order; bfloat16 is summed in float32, which may be added up in another one.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Expr
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
-from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
+from tilewright.machine.description import Machine
 from tilewright.target.cpu.dots import VPMADDWD, DotInstruction, dot_instruction
+from tilewright.target.cpu.rules.ahead import prefetch_panel
 from tilewright.target.cpu.rules.elementwise import parallelise
 from tilewright.target.cpu.rules.packing import parts_of
+from tilewright.target.cpu.rules.register_tile import Tile
 from tilewright.target.cpu.rules.structure import (
     Product,
     as_product,
     block_of,
     extent_value,
-    is_injective,
     reductions,
     spatial,
     stride,
     uses,
-    writes_output,
 )
+from tilewright.target.cpu.rules.tile_loops import TileLoops, clamp_tile, place_epilogue, split_tile, take_epilogue
 
 LOADS = 2  # started per cycle: broadcasts of rows, vectors of the panel
-ASKED = 2  # cache lines asked for at once
 UNROLLED = 8  # steps of the contracted axis that are written out; beyond, they are a loop
 
 
@@ -61,21 +60,20 @@ def schedule_dot(
     tile = None if product is None else _tile(product, constants, machine)
     if tile is None or (tile.instruction.sums.is_float and not reassociate):
         return None
-    epilogue = _single_epilogue(s, name)
-    if epilogue is None and not writes_output(s, name):
+    taken = take_epilogue(s, name)
+    if taken is None:
         return None
+    s, epilogue = taken
     height, count = _tile_size(tile, machine, space)
-    if epilogue is None:
-        s, (epilogue, *_) = s.cache_write(name, "local")
-    else:
-        s = s.set_scope(s.nest.outputs(name)[0].name, "local")
     s = _packed(s, name, tile, count, constants)
     position = block_of(s, name).iters.index(tile.contracted)
     s = s.dot(name, position, tile.instruction.factors)
-    s, tiles, outer, reduced = _tile_loops(s, name, epilogue, tile, height, count)
-    if tile.panel.attr.name in constants and not outer:
-        s = _ask_ahead(s, name, tile, count, tiles, reduced, machine, space)
-    return parallelise(s, [*outer, *tiles])
+    register = Tile(tile.panel, tile.rows, tile.vector, tile.beyond, count, tile.lanes, tile.row, height)
+    s, loops = _tile_loops(s, name, epilogue, register)
+    if tile.panel.attr.name in constants and not loops.outer:
+        step = count * tile.lanes * tile.instruction.factors
+        s = prefetch_panel(s, name, register, step, loops.tiles, loops.reduced, machine, space)
+    return parallelise(s, [*loops.outer, *loops.tiles])
 
 
 def _tile(product: Product, constants: frozenset[str], machine: Machine) -> DotTile | None:
@@ -136,15 +134,6 @@ def _tile_size(tile: DotTile, machine: Machine, space: Space) -> tuple[int, int]
     return space.choose("dot_tile", sizes, cost, "rows x vectors: ragged waste, sums too few to hide the latency, loads")
 
 
-def _single_epilogue(s: Schedule, name: str) -> str | None:
-    """The one injective block that reads the product, if it writes an output point by point."""
-    consumers = s.consumers(name)
-    if writes_output(s, name) or len(consumers) != 1:
-        return None
-    block = block_of(s, consumers[0])
-    return consumers[0] if is_injective(block) and writes_output(s, consumers[0]) else None
-
-
 def _packed(s: Schedule, name: str, tile: DotTile, count: int, constants: frozenset[str]) -> Schedule:
     """The panel as [outer][vectors / count][reduction][count][lanes][factors]: at compile time, or by a copy at the start."""
     buffer = tile.panel.attr.name
@@ -187,87 +176,18 @@ def _packed(s: Schedule, name: str, tile: DotTile, count: int, constants: frozen
     return s.pack(buffer, tiles, [number for _, number in sorted(axes)])
 
 
-def _tile_loops(
-    s: Schedule, name: str, epilogue: str, tile: DotTile, height: int, count: int
-) -> tuple[Schedule, list[str], list[str], list[str]]:
-    """The tiles; with the loops over them, panels first, those outside of them, and those of the reduction that are not written out."""
-    block = block_of(s, name)
-    loops = dict(zip([it.var for it in block.iters], s.loops_of(name)[-len(block.iters) :], strict=True))
-    reduced = [loops[it.var] for it in reductions(block)]
-    rest = [it for it in spatial(block) if it not in (tile.vector, tile.beyond, tile.row)]
-    outer = [loops[it.var] for it in rest if uses(tile.panel, it.var)]
-    streamed = [loops[it.var] for it in rest if not uses(tile.panel, it.var)]
-    lane = loops[tile.vector.var]
-    if tile.beyond is None:
-        s, (panel, part, lane) = s.split(lane, (None, count, tile.lanes))
-    else:
-        s, (panel, part) = s.split(loops[tile.beyond.var], count)
-    inner, tiles = [part, lane], [panel, *streamed]
-    if tile.row is not None:
-        s, (row_tile, row_part) = s.split(loops[tile.row.var], height)
-        inner, tiles = [row_part, *inner], [*tiles, row_tile]
-    s = s.reorder(*outer, *tiles, *reduced, *inner)
-    s = _place_epilogue(s, epilogue, tiles[-1], tile, count)
-    s = s.vectorize(lane)
-    for loop in inner[:-1]:
+def _tile_loops(s: Schedule, name: str, epilogue: str, tile: Tile) -> tuple[Schedule, TileLoops]:
+    """The tiles; of the loops of the reduction only those that are not written out."""
+    s, loops = split_tile(s, name, tile)
+    s = s.reorder(*loops.outer, *loops.tiles, *loops.reduced, *loops.inner)
+    s = place_epilogue(s, epilogue, loops.tiles[-1], tile)
+    s = s.vectorize(loops.lane)
+    for loop in loops.inner[:-1]:
         s = s.unroll(loop)
-    steps = s.nest.loop(reduced[-1]).stmt.extent
-    if len(reduced) > 1 and steps.is_const and steps.value <= UNROLLED:
-        s = s.unroll(reduced[-1])
-        written = reduced[:-1]
-    else:
-        written = reduced
-    s, _ = s.decompose_reduction(name, reduced[0])
-    for iter_ in (tile.vector, tile.beyond, tile.row):
-        if iter_ is not None:
-            s = s.clamp_reads(name, [it.var for it in block.iters].index(iter_.var), masked=iter_ is tile.vector)
-            init = f"{name}_init"
-            if init in s.nest.blocks:
-                s = s.clamp_reads(init, [it.var for it in spatial(block)].index(iter_.var))
-    return s, tiles, outer, written
-
-
-def _ask_ahead(
-    s: Schedule, name: str, tile: DotTile, count: int, tiles: list[str], reduced: list[str], machine: Machine, space: Space
-) -> Schedule:
-    """While a panel of weights is worked on, ask for the next one, evenly: each comes from far away and is used once for each row tile."""
-    extents = {loop: s.nest.loop(loop).stmt.extent for loop in (*tiles[1:], *reduced)}
-    uses_of_panel = math.prod(extent_value(extents[loop]) for loop in tiles[1:])
-    depths = [it.extent for it in reductions(block_of(s, name))]
-    if uses_of_panel < 2 or not all(extent.is_const for extent in depths) or not all(extents[loop].is_const for loop in reduced):
-        return s
-    size = count * tile.lanes * tile.instruction.factors * math.prod(int(extent.value) for extent in depths)
-    steps, inner, share = [(tiles[0], size, 0)], -(-size // uses_of_panel), -(-size // uses_of_panel)
-    for loop in reversed(tiles[1:]):
-        steps.append((loop, inner, extent_value(extents[loop])))
-        inner *= extent_value(extents[loop])
-    at, element, line = tiles[-1], tile.panel.dtype.bytes, machine.l1d.line
-    for loop in reduced:
-        if share * element <= ASKED * line:
-            break
-        at, share = loop, -(-share // max(int(extents[loop].value), 1))
-        steps.append((loop, share, 0))
-    lines = min(-(-share * element // line), 2 * ASKED)
-    wait = size * element / estimated_peaks(machine).memory
-    ask = size * element / line / ASSUMED_CLOCK_GHZ
-    why = "nanoseconds for each panel: waiting for memory, or asking for it ahead"
-    if not space.choose("dot_prefetch", (True, False), lambda ahead: ask if ahead else wait, why):
-        return s
-    return s.prefetch(at, tile.panel.attr.name, size, steps, lines, line)
-
-
-def _place_epilogue(s: Schedule, epilogue: str, at: str, tile: DotTile, count: int) -> Schedule:
-    """Compute the consumer at the tile, in vectors along the axis that it stores in order."""
-    s, made = s.reverse_compute_at(epilogue, at)
-    last = made[-1]
-    extent = s.nest.loop(last).stmt.extent
-    if extent.is_const and extent.value == count * tile.lanes and count > 1:
-        s, (part, last) = s.split(last, tile.lanes)
-        s = s.unroll(part)
-    if extent.is_const and extent.value > 1:
-        s = s.vectorize(last)
-    for loop in made[:-1]:
-        placed = s.nest.loop(loop).stmt
-        if placed.kind == "serial" and placed.extent.is_const and placed.extent.value <= 16:
-            s = s.unroll(loop)
-    return s
+    rolled = loops.reduced
+    steps = s.nest.loop(rolled[-1]).stmt.extent
+    if len(rolled) > 1 and steps.is_const and steps.value <= UNROLLED:
+        s = s.unroll(rolled[-1])
+        rolled = rolled[:-1]
+    s, _ = s.decompose_reduction(name, loops.reduced[0])
+    return clamp_tile(s, name, tile), replace(loops, reduced=rolled)

@@ -1,0 +1,34 @@
+"""What code generation asks about the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.machine.description import Machine
+from tilewright.target.cpu.dots import DotInstruction, dot_instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What emission needs to know of the machine. native_half: conversions between float16 and float32 are instructions.
+    native_fma: so is a fused multiply-add. native_max: so is a maximum that propagates NaN. vector_bits: of one register.
+    dots: instructions that sum products of narrow integers."""
+
+    native_half: bool
+    native_fma: bool
+    native_max: bool
+    masks: bool
+    vector_bits: int
+    dots: tuple[DotInstruction, ...]
+
+
+def style_of(machine: Machine) -> Style:
+    arm = machine.arch == "aarch64"
+    return Style(
+        native_half=arm or machine.has("f16c"),
+        native_fma=arm or machine.has("fma"),
+        native_max=arm,
+        masks=machine.has("avx512vl"),
+        vector_bits=max(machine.vector_bits, 64),
+        dots=dot_instructions(machine),
+    )

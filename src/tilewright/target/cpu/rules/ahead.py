@@ -1,0 +1,94 @@
+"""Asking for operands of a product before they are needed: the next panel, the rows of the next tile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tilewright.ir.expr import Expr
+from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.schedule.space import Space
+from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
+from tilewright.target.cpu.rules.blocking import byte_count
+from tilewright.target.cpu.rules.register_tile import Tile
+from tilewright.target.cpu.rules.structure import block_of, extent_value, reductions, stride
+
+ASKED = 2  # cache lines asked for at once
+
+
+def prefetch_panel(
+    s: Schedule, name: str, tile: Tile, step: int, tiles: list[str], reduced: list[str], machine: Machine, space: Space
+) -> Schedule:
+    """While a panel of weights is worked on, ask for the next one, evenly: each is used as often as there are row tiles, and comes from far
+    away. `step`: elements of the panel that one step of the reduction reads. `tiles`: the loop over panels, then those of its row tiles."""
+    depths = [it.extent for it in reductions(block_of(s, name))]
+    extents = [s.nest.loop(loop).stmt.extent for loop in tiles[1:]]
+    if not all(depth.is_const for depth in depths) or math.prod(map(extent_value, extents)) < 2:  # a panel that is used once is a stream
+        return s
+    size = step * math.prod(int(depth.value) for depth in depths)
+    element = tile.panel.dtype.bytes
+    line = machine.l1d.line
+    passes = _passes(extents, step * element // line)
+    steps = [(tiles[0], size, 0)]
+    share = -(-size // math.prod(passes))
+    inner = share
+    for loop, count in zip(reversed(tiles[1:]), reversed(passes), strict=True):
+        steps.append((loop, inner, count))
+        inner *= count
+    # the outermost loop that need not ask for more than a few lines at once, and is not unrolled
+    at = latest = tiles[-1]
+    rolled = [s.nest.loop(loop).stmt.kind != "unrolled" for loop in reduced]
+    for i, loop in enumerate(reduced):
+        if not any(rolled[i:]) or (share * element <= ASKED * line and at == latest):
+            break
+        share = -(-share // max(int(s.nest.loop(loop).stmt.extent.value), 1))
+        latest = loop
+        at = loop if rolled[i] else at
+        steps.append((loop, share, 0))
+    lines = min(max(-(-share * element // line), 1), 2 * ASKED)
+    stall = size * element / estimated_peaks(machine).memory
+    asking = size * element / line / ASSUMED_CLOCK_GHZ
+    why = "nanoseconds for each panel: waiting for memory, or asking for it ahead"
+    if not space.choose(f"{name}.prefetch", (True, False), lambda ahead: asking if ahead else stall, why):
+        return s
+    return s.prefetch(at, tile.panel.attr.name, size, steps, lines, line)
+
+
+def _passes(extents: Sequence[Expr], lines: int) -> list[int]:
+    """Over how many iterations of the loops around a row tile to spread asking for a panel of so many cache lines a step. A number that is
+    known only while running may be small: then over as few as one line a step takes, and what comes after them asks in vain."""
+    left = max(1, -(-lines // math.prod(int(extent.value) for extent in extents if extent.is_const)))
+    passes = []
+    for extent in reversed(extents):
+        passes.append(int(extent.value) if extent.is_const else left)
+        left = left if extent.is_const else 1
+    return passes[::-1]
+
+
+def prefetch_rows(
+    s: Schedule, name: str, tile: Tile, panel: str, row_tiles: Sequence[str], reduced: list[str], machine: Machine, space: Space
+) -> Schedule:
+    """While a row tile is worked on, ask for the rows of the next one, where they come from beyond the second cache: for the first panel,
+    and for each where all rows of a block do not stay. `panel`: the loop over panels; `row_tiles`: those over tiles of rows, outermost
+    first."""
+    rows, buffer = tile.broadcast, tile.broadcast.attr
+    inner = reductions(block_of(s, name))
+    if tile.row is None or len(inner) != 1 or buffer not in s.kernel.inputs or stride(rows, inner[0].var) != 1:
+        return s
+    depth = inner[0].extent
+    if not depth.is_const or stride(rows, tile.row.var) != depth.value:
+        return s
+    at_once = math.prod(extent_value(s.nest.loop(loop).stmt.extent) for loop in row_tiles[-1:]) * tile.rows
+    size = at_once * int(depth.value) * rows.dtype.bytes
+    first = 1 / max(extent_value(s.nest.loop(panel).stmt.extent), 1) if byte_count(buffer) > machine.l2.size / 2 else 0.0
+    far = max(1.0 - min(1.0, machine.l2.size / 2 / size), first)
+    why = "share of the rows that comes from beyond the second cache and is waited for, or is asked for ahead"
+    if not space.choose(f"{name}.prefetch_rows", (False, True), lambda ahead: 0.1 if ahead else far, why):
+        return s
+    ahead = step = tile.rows * int(depth.value)
+    share = step // extent_value(s.nest.loop(reduced[0]).stmt.extent)
+    steps = [(reduced[0], share, 0)]
+    for loop in reversed(row_tiles):
+        steps.append((loop, step, 0))
+        step *= extent_value(s.nest.loop(loop).stmt.extent)
+    return s.prefetch(reduced[0], buffer.name, ahead, steps, -(-share * rows.dtype.bytes // machine.l1d.line), machine.l1d.line)

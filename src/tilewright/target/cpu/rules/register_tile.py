@@ -1,0 +1,164 @@
+"""Which register tile a product gets: which operand is the panel, along which axes vectors and rows lie, and how many there are of each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Expr
+from tilewright.kernel.nodes import Block, BlockIter, Store
+from tilewright.kernel.schedule.space import Space
+from tilewright.machine.description import Machine
+from tilewright.target.cpu.rules.borders import Border, Padding, border_of, fits, tile_cost
+from tilewright.target.cpu.rules.narrow_weights import OnTile
+from tilewright.target.cpu.rules.registers import block_cost, register_block, register_blocks
+from tilewright.target.cpu.rules.structure import Product, extent_value, reductions, spatial, stride, uses, value_loads
+
+REPACK = 24.0  # vector multiply-adds that packing one vector of a panel while running costs
+GATHER = 128.0  # the same where nothing of the panel lies in order, so that its elements are loaded one by one
+FAR_PANEL = 0.25  # of a multiply-add's time, at most, where a panel that is read in place goes on to another page with each step
+LONG = 32  # rows from which on a longer axis makes no better tiles
+WORTH = 3.0  # cost from which on the product is better computed as a plain reduction
+PAGE = 4096  # bytes that one translation of addresses covers
+COPIED_LINE = 8.0  # cycles to copy a cache line from the second cache or beyond
+TRANSPOSED_STORE = 12.0  # vector multiply-adds that storing one vector element by element costs
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A register tile: which operand is the panel, its vector iter with `vectors` of `lanes`, the other operand, of which single elements
+    are broadcast, and the row iter with `rows` (None: no rows). `border`: padding to skip.
+    Where the vector iter is no longer than a vector, the vectors of a tile are along `beyond`, another iter of the panel.
+    `narrow`: the panel is made of small integers, which are converted on the tile."""
+
+    panel: Expr
+    broadcast: Expr
+    vector: BlockIter
+    beyond: BlockIter | None
+    vectors: int
+    lanes: int
+    row: BlockIter | None
+    rows: int
+    narrow: OnTile | None = None
+    border: Border | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Which operand of a product is the panel, the axis of the vectors, the one that several vectors are along, and the one of the rows.
+    `height`, `count`: rows, and vectors of a whole panel, typical ones where they are symbolic."""
+
+    panel: Expr
+    vector: BlockIter
+    beyond: BlockIter | None
+    row: BlockIter | None
+    lanes: int
+    height: int
+    count: int
+
+
+def choose_tile(
+    product: Product, constants: frozenset[str], machine: Machine, space: Space | None = None, padding: Padding | None = None
+) -> Tile | None:
+    """The tile of a product, or None when no operand has an output axis of its own (then it is no matrix product), or tiles do not pay.
+    `padding`: of one of its operands."""
+    space = space if space is not None else Space()
+    block = product.block
+    own_left = [it for it in spatial(block) if uses(product.left, it.var) and not uses(product.right, it.var)]
+    own_right = [it for it in spatial(block) if uses(product.right, it.var) and not uses(product.left, it.var)]
+    assert isinstance(block.body, Store)
+    lanes = machine.lanes(block.body.buffer.dtype.bits)
+    found: dict[tuple[str, str], Axes] = {}
+    for panel, own, streamed, other in (
+        (product.right, own_right, product.left, own_left),
+        (product.left, own_left, product.right, own_right),
+    ):
+        # of axes that may be equally long the inner one
+        row = max(reversed(other), key=lambda it: (it is spatial(block)[-1], _expected(it, streamed))) if other else None
+        for vector in own:
+            found[panel.attr.name, vector.var.name] = _axes(block, panel, vector, row, lanes)
+    if not found:
+        return None
+    costs = {key: _cost(block, axes, constants, machine) for key, axes in found.items()}
+    why = "multiply-adds at the peak for one of the product: ragged ends, gathered panels, results stored across lanes"
+    axes = found[space.choose(f"{block.name}.axes", list(found), costs.__getitem__, why)]
+    if costs[axes.panel.attr.name, axes.vector.var.name] >= WORTH:
+        return None
+    broadcast = product.left if axes.panel is product.right else product.right
+    border = None
+    if padding is not None and padding.copy is broadcast:
+        border = border_of(padding, axes.row, block.name, machine, space)
+    rows, vectors = _choose_block(block, axes, border, machine, space)
+    width = max(extent_value(axes.vector.extent, 1 << 12), 1)
+    wide = min(lanes, width) if axes.beyond is not None else lanes
+    row = axes.row if rows > 1 or (border is not None and border.taps is not None) else None
+    rows_of = broadcast if border is None else border.padding.read
+    return Tile(axes.panel, rows_of, axes.vector, axes.beyond, vectors, wide, row, rows, border=border)
+
+
+def _choose_block(block: Block, axes: Axes, border: Border | None, machine: Machine, space: Space) -> tuple[int, int]:
+    """Rows and vectors of the tile."""
+    blocks = register_blocks(machine, axes.height, axes.count)
+    why = "time of a multiply-add over that at the peak: ragged ends, latency, loads"
+    if border is None or border.taps is None:
+        return space.choose(f"{block.name}.tile", blocks, lambda b: block_cost(machine, axes.height, axes.count, b), why)
+    depth = math.prod(max(extent_value(it.extent, 256), 1) for it in reductions(block))
+    vector = depth * axes.lanes * axes.panel.dtype.bytes
+    blocks = [b for b in blocks if fits(border, b)] or [(1, 1)]
+    return space.choose(
+        f"{block.name}.tile", blocks, lambda b: tile_cost(border, machine, axes.height, axes.count, vector, b), why + ", registers"
+    )
+
+
+def _expected(it: BlockIter, streamed: Expr) -> int:
+    """Rows to expect along an axis of the operand that rows are read from, as far as they matter. A size that is known only while running
+    may be 1, and most likely is where it is the operand's outermost axis: a batch."""
+    if it.extent.is_const:
+        return min(int(it.extent.value), LONG)
+    return min(extent_value(it.extent), LONG // 8 if uses(streamed.args[0], it.var) else LONG // 2)
+
+
+def _axes(block: Block, panel: Expr, vector: BlockIter, row: BlockIter | None, lanes: int) -> Axes:
+    width = max(extent_value(vector.extent, 1 << 12), 1)
+    height = 1 if row is None else max(extent_value(row.extent, 1 << 12), 1)
+    count = -(-width // lanes)
+    beyond = None
+    if count == 1 and vector.extent.is_const:
+        others = [it for it in spatial(block) if it is not vector and it is not row and uses(panel, it.var) and extent_value(it.extent) > 1]
+        beyond = max(others, key=lambda it: extent_value(it.extent)) if others and _is_part(panel, vector) else None
+    return Axes(panel, vector, beyond, row, lanes, height, count if beyond is None else extent_value(beyond.extent, 1 << 10))
+
+
+def _cost(block: Block, axes: Axes, constants: frozenset[str], machine: Machine) -> float:
+    """What a multiply-add costs with the best tile on these axes, relative to the peak. Counts lanes wasted on ragged extents, panels that
+    are not read in order (gathered once per step and row tile) and results that are not stored in order (once per reduction)."""
+    rows, vectors = register_block(machine, axes.height, axes.count)
+    width = max(extent_value(axes.vector.extent, 1 << 12), 1)
+    padded = -(-axes.count // vectors) * vectors * axes.lanes * (-(-axes.height // rows)) * rows
+    cost = padded / (width * axes.height * (1 if axes.beyond is None else axes.count))
+    if axes.panel.attr.name not in constants:
+        cost += _reading_cost(block, axes, constants, machine)
+    if axes.vector is not spatial(block)[-1]:
+        depth = 1
+        for it in reductions(block):
+            depth *= max(extent_value(it.extent, 256), 1)
+        cost += TRANSPOSED_STORE / depth
+    return cost
+
+
+def _reading_cost(block: Block, axes: Axes, constants: frozenset[str], machine: Machine) -> float:
+    """What reading a panel that is no constant adds to a multiply-add: packing it while running, or waiting for it where it lies, if the
+    other operand is a constant, which could be the panel instead."""
+    steps = {it: stride(axes.panel, it.var) for it in block.iters if extent_value(it.extent) > 1}
+    if stride(axes.panel, axes.vector.var) != 1:
+        turned = any(step == 1 and extent_value(it.extent) >= axes.lanes for it, step in steps.items())
+        return (REPACK if turned else GATHER) / axes.height
+    apart = [(steps[it] or 0) * axes.panel.dtype.bytes for it in reductions(block) if it in steps]
+    if all(load is axes.panel or load.attr.name not in constants for load in value_loads(block)) or max(apart, default=0) < PAGE:
+        return 0.0
+    return min(FAR_PANEL, COPIED_LINE * machine.fma_units / axes.height)
+
+
+def _is_part(panel: Expr, vector: BlockIter) -> bool:
+    """The vector iter is the fast part of an index of the panel: `a * lanes + v`."""
+    return vector.var not in panel.args
