@@ -43,6 +43,7 @@ from tilewright.transform.bf16_products import bf16_products
 from tilewright.transform.block_channels import block_channels
 from tilewright.transform.choose_winograd import choose_winograd
 from tilewright.transform.decompose import open_composites
+from tilewright.transform.drop_unit_axes import drop_unit_axes
 from tilewright.transform.fold_batch_norm import fold_batch_norm
 from tilewright.transform.fold_constants import fold_constants
 from tilewright.transform.functions import on_all_functions
@@ -110,6 +111,7 @@ def graph_passes(machine: Machine, precision: str = "default") -> tuple[GraphPas
         GraphPass("push_movement", push_movement, 1, "after recognition, which wants last axes; before weights meet what follows"),
         GraphPass("fold_batch_norm", fold_batch_norm, 1, "while batch norms still are one node next to their convolution", False),
         GraphPass("phase_convolutions", phase_convolutions, 1, "after batch norms went into weights; convolutions from here on", False),
+        GraphPass("drop_unit_axes", drop_unit_axes, 1, "all convolutions are there, and batch norms no longer are between them"),
         GraphPass("open_composites", open_composites, 0, "what no kernel definition takes whole becomes core operators"),
         GraphPass("simplify_opened", simplify_graph, 1, "decompositions leave neutral elements and shape changes behind"),
         GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
