@@ -2,13 +2,15 @@
 
     relu(convolution(x [N, C, W, 1], w [O, C, K, 1]) + b)  ->  reshape(relu(convolution(reshape(x) [N, C, W], w' [O, C, K]) + b'))
 
-Frameworks that have convolutions over two axes only write those over one axis (audio, text, bytes) so. As an axis of a schedule, one point is
-nothing to put vectors or rows of a tile along.
+Frameworks that have convolutions over two axes only write those over one axis (audio, text, bytes) so. As an axis of a schedule, one point
+is nothing to put vectors or rows of a tile along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from tilewright.graph.node import Node, Value
 from tilewright.graph.ops import (
@@ -34,6 +36,8 @@ from tilewright.ir.expr import Expr, const
 from tilewright.ir.types import Shape
 from tilewright.transform.match import made_by
 from tilewright.transform.rewriting import Answer, Rewriter, Rules
+
+T = TypeVar("T")
 
 
 def inserted_axes(before: Shape, after: Shape) -> tuple[int, ...] | None:
@@ -63,6 +67,11 @@ def _without(r: Rewriter, value: Value, axes: Sequence[int]) -> Value:
     return r.emit(Reshape(tuple(dim for axis, dim in enumerate(value.shape) if axis not in axes)), value)
 
 
+def _of(parts: Sequence[T], kept: Sequence[int]) -> tuple[T, ...]:
+    """What an operator says of each axis, of those that are kept."""
+    return tuple(parts[i] for i in kept)
+
+
 def _one_tap(low: Expr, taps: Expr, dilation: int) -> int | None:
     """The tap that meets the one point of an axis, where the others meet padding."""
     if not (low.is_const and taps.is_const) or low.value < 0 or low.value % dilation:
@@ -88,8 +97,7 @@ def convolution(r: Rewriter, node: Node) -> Answer:
     if not all(is_one(w.shape[axis]) for axis in axes):
         starts = (const(0), const(0), *(const(taps.get(i, 0)) for i in range(len(op.strides))))
         w = r.emit(Slice(starts, tuple(const(1) if i in axes else dim for i, dim in enumerate(w.shape)), (1,) * len(starts)), w)
-    strides, dilations, low, high = ([part[i] for i in kept] for part in (op.strides, op.dilations, op.low, op.high))
-    narrow = Convolution(tuple(strides), tuple(dilations), tuple(low), tuple(high), op.groups, op.dtype)
+    narrow = replace(op, strides=_of(op.strides, kept), dilations=_of(op.dilations, kept), low=_of(op.low, kept), high=_of(op.high, kept))
     return r.emit(Reshape(shape), r.emit(narrow, _without(r, x, axes), _without(r, w, axes)))
 
 
@@ -121,9 +129,15 @@ def window_reduce(r: Rewriter, node: Node) -> Answer:
     kept = [i for i in range(len(op.window)) if i not in own]
     if not kept:
         return r.emit(Reshape(shape), found[0])
-    window, strides, dilations = (tuple(part[i] for i in kept) for part in (op.window, op.strides, op.dilations))
-    low, high = (tuple(part[i] for i in kept) for part in (op.low, op.high))
-    return r.emit(Reshape(shape), r.emit(WindowReduce(op.fn, window, strides, dilations, low, high), found[0]))
+    narrow = replace(
+        op,
+        window=_of(op.window, kept),
+        strides=_of(op.strides, kept),
+        dilations=_of(op.dilations, kept),
+        low=_of(op.low, kept),
+        high=_of(op.high, kept),
+    )
+    return r.emit(Reshape(shape), r.emit(narrow, found[0]))
 
 
 def reduce(r: Rewriter, node: Node) -> Answer:
@@ -162,10 +176,9 @@ def slice_(r: Rewriter, node: Node) -> Answer:
     assert isinstance(op, Slice)
     if found is None or not all(is_zero(op.starts[axis]) and is_one(op.sizes[axis]) for axis in found[1]):
         return None
-    starts, sizes, steps = (
-        tuple(part for axis, part in enumerate(parts) if axis not in found[1]) for parts in (op.starts, op.sizes, op.steps)
-    )
-    return r.emit(Reshape(node.types[0].shape), r.emit(Slice(starts, sizes, steps), found[0]))
+    kept = [axis for axis in range(len(op.sizes)) if axis not in found[1]]
+    narrow = replace(op, starts=_of(op.starts, kept), sizes=_of(op.sizes, kept), steps=_of(op.steps, kept))
+    return r.emit(Reshape(node.types[0].shape), r.emit(narrow, found[0]))
 
 
 def pad(r: Rewriter, node: Node) -> Answer:
@@ -174,8 +187,10 @@ def pad(r: Rewriter, node: Node) -> Answer:
     assert isinstance(op, Pad)
     if found is None or not all(is_zero(op.low[axis]) and is_zero(op.high[axis]) for axis in found[1]):
         return None
-    low, high = (tuple(part for axis, part in enumerate(parts) if axis not in found[1]) for parts in (op.low, op.high))
-    return r.emit(Reshape(node.types[0].shape), r.emit(Pad(low, high, op.mode), found[0], *node.inputs[1:]))
+    kept = [axis for axis in range(len(op.low)) if axis not in found[1]]
+    return r.emit(
+        Reshape(node.types[0].shape), r.emit(replace(op, low=_of(op.low, kept), high=_of(op.high, kept)), found[0], *node.inputs[1:])
+    )
 
 
 def interleave(r: Rewriter, node: Node) -> Answer:
@@ -190,8 +205,8 @@ def interleave(r: Rewriter, node: Node) -> Answer:
     kept = [i for i in range(len(op.strides)) if i not in inserted]
     if not kept:
         return None
-    strides, starts, sizes = (tuple(part[i] for i in kept) for part in (op.strides, op.starts, op.sizes))
-    return r.emit(Reshape(node.types[0].shape), r.emit(Interleave(strides, starts, sizes), found[0]))
+    narrow = replace(op, strides=_of(op.strides, kept), starts=_of(op.starts, kept), sizes=_of(op.sizes, kept))
+    return r.emit(Reshape(node.types[0].shape), r.emit(narrow, found[0]))
 
 
 def transpose(r: Rewriter, node: Node) -> Answer:
