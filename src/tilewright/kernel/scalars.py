@@ -161,6 +161,11 @@ def _fma(a: float, b: float, c: float) -> float:
         return math.copysign(math.inf, exact)
 
 
+def _reciprocal(value: float) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.float64(1.0) / np.float64(value))
+
+
 def _dot(total: float, *factors: float) -> float:
     """total + a_1 * b_1 + ..., of factors a_1 .. a_n, b_1 .. b_n."""
     half = len(factors) // 2
@@ -202,6 +207,7 @@ INTRINSIC_VALUES: dict[str, Callable[..., Any]] = {
     "atan2": math.atan2,
     "copysign": math.copysign,
     "fma": _fma,
+    "reciprocal_normal": _reciprocal,
     "dot2": _dot,
     "dot4": _dot,
 }

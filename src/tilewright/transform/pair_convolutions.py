@@ -20,7 +20,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr
 from tilewright.transform.patterns import pattern_of
 
-EXPENSIVE_OPERATIONS = 24  # of an exponential and a division
+EXPENSIVE_OPERATIONS = 20  # of an exponential and a reciprocal
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ BINARY: dict[Op, Callable[[Array, Array], Array]] = {
 }  # fmt: skip
 CALLS: dict[str, Callable[..., Array]] = {
     "abs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint, "copysign": np.copysign,
+    "reciprocal_normal": np.reciprocal,
 }  # fmt: skip
 
 

@@ -21,7 +21,9 @@ from tilewright.kernel.nodes import Buffer, For, Store, own_exprs, walk_stmts
 from tilewright.target.cpu.math import EXPANSIONS, expand_math, expand_math_in
 from tilewright.target.cpu.math.accuracy import MAX_ULP, PERIODIC_LIMITS
 
-NATIVE = {"abs", "sqrt", "floor", "ceil", "round", "trunc", "isnan", "isinf", "copysign", "fma", "popcount", "dot2", "dot4"}
+NATIVE = {
+    "abs", "sqrt", "floor", "ceil", "round", "trunc", "isnan", "isinf", "copysign", "fma", "popcount", "dot2", "dot4", "reciprocal_normal",
+}  # fmt: skip
 PERIODIC = ("sin", "cos", "tan")
 
 

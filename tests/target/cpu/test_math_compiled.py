@@ -13,6 +13,8 @@ from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import call, const, load, var
 from tilewright.kernel.nodes import Buffer, For, Kernel, Store, seq
+from tilewright.machine.targets import named_machine
+from tilewright.target.cpu.codegen import generate
 from tilewright.target.cpu.math import expand_math, expand_math_in
 from tilewright.target.cpu.math.accuracy import MAX_ULP, PERIODIC_LIMITS
 
@@ -61,3 +63,27 @@ def test_compiled_float32_is_within_its_bound(name: str, vectorized: bool) -> No
     if name == "sigmoid":
         error = np.where(exact < 2.0**-126, 0.0, error)
     assert error.max() <= MAX_ULP[name][0]
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16, 3])
+def test_reciprocals_of_normal_numbers_are_within_one_unit(lanes: int) -> None:
+    """Of all magnitudes whose reciprocal is normal; NaN stays NaN."""
+    rng = np.random.default_rng(9)
+    count = lanes * 4096
+    x = (rng.uniform(1.0, 2.0, count) * np.exp2(rng.integers(-125, 125, count)) * rng.choice([-1.0, 1.0], count)).astype(np.float32)
+    x[7] = np.nan
+    source, result = Buffer("x0", dtypes.float32, (const(count),)), Buffer("y", dtypes.float32, (const(count),))
+    outer, lane = var("i"), var("l")
+    index = outer * lanes + lane
+    inner = For(lane, const(lanes), Store(result, (index,), call("reciprocal_normal", load(source, (index,)))), "vectorized")
+    (values,) = run(Kernel("reciprocals", (source,), (result,), seq(For(outer, const(count // lanes), inner))), (x,))
+    assert np.isnan(values[7])
+    error = errors_in_float32(values, 1.0 / x.astype(np.float64))
+    assert np.delete(error, 7).max() <= 1.0
+
+
+def test_reciprocals_are_estimated_only_where_an_instruction_does() -> None:
+    kernel = kernel_of("sigmoid", dtypes.float32, vectorized=True)
+    texts = [generate(kernel, named_machine(f"x86-64-v{level}")) for level in (2, 3, 4)]
+    assert ["rcp14" in text for text in texts] == [False, False, True]
+    assert ["fdiv" in text for text in texts] == [True, True, False]

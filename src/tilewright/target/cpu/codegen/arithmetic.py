@@ -166,13 +166,14 @@ _NATIVE = {
 
 def is_native(name: str) -> bool:
     """Whether an intrinsic of the expressions is an instruction (or few) rather than a function to be expanded."""
-    return name in _NATIVE or name in ("abs", "rsqrt", "isnan", "isinf", "popcount")
+    return name in _NATIVE or name in ("abs", "rsqrt", "reciprocal_normal", "isnan", "isinf", "popcount")
 
 
-def call(fn: Function, e: Expr, args: list[Operand], lanes: int, *, native_fma: bool = True) -> Operand:
+def call(fn: Function, e: Expr, args: list[Operand], lanes: int, *, native_fma: bool = True, rough_reciprocal: bool = False) -> Operand:
     """The intrinsic that `e` calls, on emitted arguments; functions that are not native become calls of the C library, lane by lane.
 
     native_fma: there is an instruction for it; else `fma` is a product and a sum, each rounded, since the C library's is slow.
+    rough_reciprocal: there is an instruction for 14 bits of a reciprocal.
     """
     name: str = e.attr
     if name == "fma" and not native_fma:
@@ -194,6 +195,8 @@ def call(fn: Function, e: Expr, args: list[Operand], lanes: int, *, native_fma: 
     if name == "isinf":
         magnitude = _intrinsic(fn, "fabs", dtype, tuple(args), lanes)
         return fn.op(f"fcmp oeq {type_} {magnitude}, {constant(float('inf'), dtype, lanes)}")
+    if name == "reciprocal_normal":
+        return _reciprocal(fn, dtype, args[0], lanes, rough_reciprocal)
     if name == "rsqrt":
         root = _intrinsic(fn, "sqrt", dtype, tuple(args), lanes)
         return fn.op(f"fdiv {type_} {constant(1.0, dtype, lanes)}, {root}")
@@ -203,6 +206,19 @@ def call(fn: Function, e: Expr, args: list[Operand], lanes: int, *, native_fma: 
     full = f"@{name}{'f' if scalar == 'float' else ''}"
     fn.module.declare(f"declare {scalar} {full}({', '.join([scalar] * len(args))})")
     return lane_by_lane(fn, full, scalar, args, lanes)
+
+
+def _reciprocal(fn: Function, dtype: DType, x: Operand, lanes: int, rough: bool) -> str:
+    """1 / x of normal numbers: 14 bits of it, and a step of Newton's method. Processors divide vectors in parts, one after another."""
+    type_, one = vector(value_type(dtype), lanes), constant(1.0, dtype, lanes)
+    if not rough or dtype is not dtypes.float32 or lanes not in (4, 8, 16):
+        return fn.op(f"fdiv {type_} {one}, {x}")
+    name, mask = f"@llvm.x86.avx512.rcp14.ps.{32 * lanes}", "i8" if lanes < 16 else "i16"
+    fn.module.declare(f"declare {type_} {name}({type_}, {type_}, {mask})")
+    first = fn.op(f"call {type_} {name}({type_} {x}, {type_} zeroinitializer, {mask} -1)")
+    negative = fn.op(f"fneg {type_} {x}")
+    error = _intrinsic(fn, "fma", dtype, (negative, first, one), lanes)
+    return _intrinsic(fn, "fma", dtype, (first, error, first), lanes)
 
 
 def _intrinsic(fn: Function, name: str, dtype: DType, args: tuple[Operand, ...], lanes: int) -> str:

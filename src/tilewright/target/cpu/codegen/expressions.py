@@ -276,7 +276,7 @@ class ExprEmitter:
             type_ = vector(value_type(dtype), lanes)
             return fn.op(f"xor {type_} {args[0]}, {arithmetic.constant(True if dtype.kind == 'bool' else -1, dtype, lanes)}")
         if op is Op.CALL:
-            value = arithmetic.call(fn, e, args, lanes, native_fma=self.style.native_fma)
+            value = arithmetic.call(fn, e, args, lanes, native_fma=self.style.native_fma, rough_reciprocal=self.style.rough_reciprocal)
         elif op in _DIVISIONS and dtype is dtypes.int64 and not (type(args[0]) is int and type(args[1]) is int):
             value = self._divide(e, args, lanes)
         else:

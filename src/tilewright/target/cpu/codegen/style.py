@@ -11,12 +11,13 @@ from tilewright.target.cpu.dots import DotInstruction, dot_instructions
 @dataclass(frozen=True, slots=True)
 class Style:
     """What emission needs to know of the machine. native_half: conversions between float16 and float32 are instructions.
-    native_fma: so is a fused multiply-add. native_max: so is a maximum that propagates NaN. vector_bits: of one register.
-    dots: instructions that sum products of narrow integers."""
+    native_fma: so is a fused multiply-add. native_max: so is a maximum that propagates NaN. rough_reciprocal: so are 14 bits
+    of 1 / x. vector_bits: of one register. dots: instructions that sum products of narrow integers."""
 
     native_half: bool
     native_fma: bool
     native_max: bool
+    rough_reciprocal: bool
     masks: bool
     vector_bits: int
     dots: tuple[DotInstruction, ...]
@@ -28,6 +29,7 @@ def style_of(machine: Machine) -> Style:
         native_half=arm or machine.has("f16c"),
         native_fma=arm or machine.has("fma"),
         native_max=arm,
+        rough_reciprocal=machine.has("avx512vl"),
         masks=machine.has("avx512vl"),
         vector_bits=max(machine.vector_bits, 64),
         dots=dot_instructions(machine),

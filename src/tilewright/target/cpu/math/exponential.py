@@ -8,7 +8,7 @@ leave the normal range it is multiplied by two powers, so that overflow and subn
 from __future__ import annotations
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, const, div, less, mul, select, sub
+from tilewright.ir.expr import Expr, call, const, div, less, mul, select, sub
 from tilewright.target.cpu.math.formats import (
     Format,
     at_least,
@@ -89,17 +89,18 @@ def expm1(fmt: Format, x: Expr) -> Expr:
 
 
 def sigmoid(fmt: Format, x: Expr) -> Expr:
-    """1 / (1 + exp(-x)), and 0 from where that is nearly subnormal: arguments past it are moved to one at which 2^n is infinite."""
+    """1 / (1 + exp(-x)), and 0 from where that is nearly subnormal, whatever the reciprocal is there. exp(-x) is 2^n times a polynomial
+    whose last step adds 1: that costs half a unit of the exponential, and is one operation where exact sums are three."""
     ln2 = fmt.part("ln2")
-    x = select(less(x, -(fmt.bias + 0.4) * ln2), -(fmt.bias + 1.1) * ln2, at_most(x, fmt.bias * ln2))
+    small = at_most(x, fmt.bias * ln2)
     magic = fmt.round_magic + fmt.bias
-    rounded = fma(x, -fmt.part("log2e"), magic)
+    rounded = fma(small, -fmt.part("log2e"), magic)
     n = rounded - magic
     # Minus the reduced argument, so that no operation is spent on the sign of x.
-    r = fma(n, fmt.part("ln2", 1), fma(n, ln2, x))
-    power = _power(fmt, rounded)
-    tail = mul(r, horner(r, (-1.0, *scaled(fmt.table["exp"], 1.0, -1.0))))
-    return div(const(1.0, fmt.dtype), fma(power, tail, power + 1.0))
+    r = fma(n, fmt.part("ln2", 1), fma(n, ln2, small))
+    power = horner(r, (1.0, -1.0, *scaled(fmt.table["exp"], 1.0, -1.0)))
+    result = call("reciprocal_normal", fma(_power(fmt, rounded), power, 1.0))
+    return select(less(x, -(fmt.bias - 1) * ln2), fmt.number(0.0), result)
 
 
 def tanh(fmt: Format, x: Expr) -> Expr:
