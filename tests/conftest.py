@@ -15,6 +15,7 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts instead of comparing with them")
+    parser.addoption("--store-expected", action="store_true", help="write the results that onnxruntime gives, instead of comparing")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -72,7 +72,7 @@ class ModelState:
 class NodeContext:
     """One node being imported. `inputs` has None for inputs left out; `import_graph` imports a graph attribute as a closed function of the
     given parameters followed by what `captured` answers, `inlined` imports one without inputs in place; `definition` imports the node
-    by the definition that ONNX itself gives."""
+    by the definition that ONNX itself gives, `expansion` by a given one."""
 
     node: onnx.NodeProto
     state: ModelState
@@ -82,6 +82,7 @@ class NodeContext:
     definition: Callable[[], Sequence[Value | None]]
     inlined: Callable[[onnx.GraphProto], tuple[Value, ...]]
     attempted: Callable[[onnx.GraphProto], Function | ModelError]
+    expansion: Callable[[onnx.FunctionProto, Sequence[Value | None]], Sequence[Value | None]]
 
     @property
     def g(self) -> GraphBuilder:

@@ -114,6 +114,7 @@ class GraphImporter:
                 lambda: self.by_definition(node, domain, inputs),
                 lambda graph: self.inlined(graph, scope),
                 lambda graph: self.attempted(graph, scope, ()),
+                lambda function, operands: self.call(node, function, operands),
             )
             if domain == "" and version == opset6.VERSION and node.op_type in opset6.READ:
                 context.inputs = opset6.modern_inputs(context)
@@ -152,17 +153,18 @@ class GraphImporter:
         return self.call(node, function, inputs)
 
     def call(self, node: onnx.NodeProto, function: onnx.FunctionProto, inputs: Sequence[Value | None]) -> list[Value | None]:
-        """A function, imported in place."""
+        """A function, imported in place. Inputs that the node leaves out are left out of the nodes that would read them."""
         scope: Scope = {}
         for name, value in zip(function.input, inputs, strict=False):
             if value is not None:
                 scope[name] = value
+        left_out = frozenset(function.input) - scope.keys()
         given = {attribute.name: attribute for attribute in node.attribute}
         defaults = {attribute.name: attribute for attribute in function.attribute_proto}
         outer, callers = dict(self.state.opsets), self.callers
         self.state.opsets.update({"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import})
         self.callers = (*callers, origin_of(node).name)
-        self.nodes([_with_attributes(inner, {**defaults, **given}) for inner in function.node], scope)
+        self.nodes([_without(_with_attributes(inner, {**defaults, **given}), left_out) for inner in function.node], scope)
         self.callers = callers
         self.state.opsets.clear()
         self.state.opsets.update(outer)
@@ -273,6 +275,17 @@ def _with_attributes(node: onnx.NodeProto, given: Mapping[str, onnx.AttributePro
             del copied.g.node[:]
             copied.g.node.extend(inner)
     return result
+
+
+def _without(node: onnx.NodeProto, names: frozenset[str]) -> onnx.NodeProto:
+    """A node, here already a copy, without its inputs of these names."""
+    if not names.isdisjoint(node.input):
+        kept = ["" if name in names else name for name in node.input]
+        while kept and not kept[-1]:
+            kept.pop()
+        node.ClearField("input")
+        node.input.extend(kept)
+    return node
 
 
 def import_model(model: LoadedModel, dims: Mapping[str, DimRange | int] | None = None, keep_going: bool = False) -> Imported:

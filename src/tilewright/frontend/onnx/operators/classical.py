@@ -79,13 +79,14 @@ def two_class_scores(ctx: NodeContext, score: Value, transform: str, probability
 # ---- linear models
 
 
-def _rows(ctx: NodeContext, x: Value) -> Value:
+def rows(ctx: NodeContext, x: Value) -> Value:
+    """Rows [n, f] in a float dtype; a vector is one row."""
     x = x if x.type.dtype is dtypes.float64 else ctx.cast(x, dtypes.float32)
     return ctx.reshape(x, (1, *x.shape)) if x.type.rank == 1 else x
 
 
 def _linear(ctx: NodeContext, targets: int) -> Value:
-    x = _rows(ctx, ctx.input(0))
+    x = rows(ctx, ctx.input(0))
     weights = np.asarray(ctx.require("coefficients"), np.float64).reshape(targets, -1)
     product = contract(ctx, x, "nf", ctx.constant(weights, x.type.dtype), "tf", "nt")
     bias = ctx.attribute("intercepts")
@@ -156,7 +157,7 @@ def imputer(ctx: NodeContext) -> Value:
 
 
 def feature_vectorizer(ctx: NodeContext) -> Value:
-    parts = [_rows(ctx, ctx.cast(ctx.input(i), dtypes.float32)) for i in range(len(ctx.inputs))]
+    parts = [rows(ctx, ctx.cast(ctx.input(i), dtypes.float32)) for i in range(len(ctx.inputs))]
     widths = ctx.attribute("inputdimensions") or []
     parts = [ctx.slice_axis(p, 1, 0, w) if w else p for p, w in zip(parts, [*widths, *[0] * (len(parts) - len(widths))])]
     return parts[0] if len(parts) == 1 else ctx.one(Concat(1), *parts)

@@ -11,7 +11,7 @@ from tilewright.frontend.onnx.operators import convolution, matmul
 from tilewright.graph.node import Value
 from tilewright.graph.ops import Gather, Gelu, LayerNorm, RmsNorm, Softmax
 from tilewright.ir import dtypes
-from tilewright.support.errors import UnsupportedOperatorError
+from tilewright.support.errors import ModelError, UnsupportedOperatorError
 
 DOMAIN = "com.microsoft"
 
@@ -34,6 +34,10 @@ def fused_matmul(ctx: NodeContext) -> Value:
 
 def fused_gemm(ctx: NodeContext) -> Value:
     return _activated(ctx, matmul.gemm(ctx))
+
+
+def fused_matmul_activation(ctx: NodeContext) -> Value:
+    return _activated(ctx, fused_matmul(ctx))
 
 
 def fused_conv(ctx: NodeContext) -> Value:
@@ -111,11 +115,19 @@ def simplified_layer_normalization(ctx: NodeContext) -> Value:
 
 def embed_layer_normalization(ctx: NodeContext) -> Sequence[Value | None]:
     """Word, position and segment embeddings, summed and normalised; the mask's sums are the second result."""
-    words, segments, word_table, place_table = ctx.input(0), ctx.optional(1), ctx.input(2), ctx.input(3)
-    segment_table, gamma, beta, mask = ctx.optional(4), ctx.input(5), ctx.input(6), ctx.optional(7)
+    tables = [ctx.input(2), ctx.input(3), ctx.optional(4)]
+    return embedded(ctx, tables, ctx.input(5), ctx.input(6), ctx.optional(8))
+
+
+def embedded(ctx: NodeContext, tables: Sequence[Value | None], gamma: Value, beta: Value, places: Value | None) -> Sequence[Value | None]:
+    """Rows of `tables` (words, positions, segments) for words, segments and mask at inputs 0, 1 and 7."""
+    words, segments, mask = ctx.input(0), ctx.optional(1), ctx.optional(7)
+    word_table, place_table, segment_table = tables
+    if word_table is None or place_table is None:
+        raise ModelError(f"{ctx.op_type} lacks a table", where=ctx.where)
     total = ctx.one(Gather(0), word_table, words)
-    if ctx.has(8):
-        total = ctx.binary("add", total, ctx.one(Gather(0), place_table, ctx.input(8)))
+    if places is not None:
+        total = ctx.binary("add", total, ctx.one(Gather(0), place_table, places))
     else:
         total = ctx.binary("add", total, ctx.slice_axis(place_table, 0, 0, words.shape[1]))
     if segments is not None and segment_table is not None:
@@ -137,6 +149,7 @@ IMPORTERS: Table = {
     (DOMAIN, "FusedConv"): fused_conv,
     (DOMAIN, "FusedGemm"): fused_gemm,
     (DOMAIN, "FusedMatMul"): fused_matmul,
+    (DOMAIN, "FusedMatMulActivation"): fused_matmul_activation,
     (DOMAIN, "Gelu"): gelu,
     (DOMAIN, "QuickGelu"): quick_gelu,
     (DOMAIN, "SimplifiedLayerNormalization"): simplified_layer_normalization,

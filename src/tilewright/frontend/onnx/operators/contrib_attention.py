@@ -23,34 +23,40 @@ NONE = const(0)
 
 def attention(ctx: NodeContext) -> Sequence[Value | None]:
     """input [B, S, I], weights [I, 3*H], bias, mask, past [2, B, N, P, D], bias of the scores: projection, heads, softmax, values."""
-    _refuse(ctx, {6: "a buffer that past and present share"}, ("do_rotary", "past_present_share_buffer"))
-    x, weights, heads = ctx.input(0), ctx.input(1), ctx.require("num_heads")
-    projected = matmul.matrix_product(ctx, x, weights)
+    refuse(ctx, {6: "a buffer that past and present share"}, ("do_rotary", "past_present_share_buffer"))
+    projected = matmul.matrix_product(ctx, ctx.input(0), ctx.input(1))
     if ctx.has(2):
         projected = ctx.binary("add", projected, ctx.input(2))
+    return projected_attention(ctx, projected, ctx.optional(3), ctx.optional(4), ctx.optional(5))
+
+
+def projected_attention(
+    ctx: NodeContext, projected: Value, mask: Value | None, cache: Value | None, bias: Value | None
+) -> Sequence[Value | None]:
+    """Attention of queries, keys and values that lie side by side in [B, S, 3*H]."""
+    heads = ctx.require("num_heads")
     widths = ctx.attribute("qkv_hidden_sizes")
     if not widths:
         if not projected.shape[2].is_const:
-            raise ModelError("Attention: the width of its weights is not known", where=ctx.where)
+            raise ModelError(f"{ctx.op_type}: the width of its weights is not known", where=ctx.where)
         widths = [int(projected.shape[2].value) // 3] * 3
     offsets = [0, widths[0], widths[0] + widths[1]]
     q, k, v = (split_heads(ctx, ctx.slice_axis(projected, 2, o, w), heads) for o, w in zip(offsets, widths, strict=True))
     past: Expr = const(0)
-    if ctx.has(4):
-        cache = ctx.input(4)
+    if cache is not None:
         past = cache.shape[3]
         k, v = (_joined(ctx, ctx.reshape(ctx.slice_axis(cache, 0, i, 1), cache.shape[1:]), new) for i, new in enumerate((k, v)))
     present = None
     if ctx.wants(1):
         present = ctx.one(Concat(0), *(ctx.reshape(part, (1, *part.shape)) for part in (k, v)))
     causal = bool(ctx.attribute("unidirectional", 0))
-    return _attended(ctx, q, k, v, ctx.optional(3), causal, ctx.optional(5), past), present
+    return _attended(ctx, q, k, v, mask, causal, bias, past), present
 
 
 def multi_head_attention(ctx: NodeContext) -> Sequence[Value | None]:
     """query, key, value [B, S, H], or heads of keys [B, N, T, D], or all in one; bias, mask of keys, bias of the scores, past keys and
     values [B, N, P, D]."""
-    _refuse(ctx, {8: "a buffer that past and present share", 9: "beams"}, ())
+    refuse(ctx, {8: "a buffer that past and present share", 9: "beams"}, ())
     if ctx.wants(3):
         raise UnsupportedOperatorError("MultiHeadAttention with its scores as a result is not supported", where=ctx.where)
     q, k, v = _projections(ctx, ctx.require("num_heads"))
@@ -124,7 +130,7 @@ def _padding(ctx: NodeContext, mask: Value, q: Value, k: Value) -> Value:
     return ctx.binary("equal", ctx.reshape(mask, shape), 0)
 
 
-def _refuse(ctx: NodeContext, inputs: dict[int, str], attributes: Sequence[str]) -> None:
+def refuse(ctx: NodeContext, inputs: dict[int, str], attributes: Sequence[str]) -> None:
     """UnsupportedOperatorError for inputs that are there and attributes that are set."""
     found = [what for index, what in inputs.items() if ctx.has(index)] + [name for name in attributes if ctx.attribute(name, 0)]
     if found:
@@ -141,7 +147,7 @@ def group_query_attention(ctx: NodeContext) -> Sequence[Value | None]:
     after this step less one; their greatest number; cosines and sines [M, R/2]; positions [B, S]; bias of the scores.
 
     New keys follow what a sequence has, seqlens_k + 1 - S of the cache; query s sees the keys up to its own position."""
-    _refuse(ctx, UNSUPPORTED_GROUPS, ("sliding_window_cache", "smooth_softmax", "qk_output"))
+    refuse(ctx, UNSUPPORTED_GROUPS, ("sliding_window_cache", "smooth_softmax", "qk_output"))
     heads, shared = ctx.require("num_heads"), ctx.require("kv_num_heads")
     q, k, v = _grouped(ctx, heads, shared)
     batch, steps, _, width = q.shape
@@ -221,7 +227,7 @@ def _grown(ctx: NodeContext, past: Value, new: Value, before: Value, room: Expr)
 
 def rotary_embedding(ctx: NodeContext) -> Value:
     """x [B, S, N*D] or [B, N, S, D], positions [B, S] or the first one [1], cosines and sines [M, R/2]."""
-    _refuse(ctx, {}, ("is_packed_batching",))
+    refuse(ctx, {}, ("is_packed_batching",))
     x, positions, cosines = ctx.input(0), ctx.cast(ctx.input(1), dtypes.int64), ctx.input(2)
     heads, flat = ctx.attribute("num_heads", 0), x.type.rank == 3
     if flat:

@@ -5,7 +5,7 @@ Elementwise operators on quantized tensors (QLinearAdd and the like) become dequ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from string import ascii_letters
 
@@ -13,8 +13,11 @@ import numpy as np
 
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.frontend.onnx.operators import matmul
+from tilewright.frontend.onnx.operators.contrib import embedded
+from tilewright.frontend.onnx.operators.contrib_attention import projected_attention, refuse
+from tilewright.frontend.onnx.operators.contrib_tensors import channels_last
 from tilewright.frontend.onnx.operators.pooling import average_pool
-from tilewright.frontend.onnx.operators.quantization import integer_product, is_zero
+from tilewright.frontend.onnx.operators.quantization import integer_product, is_zero, qlinear_conv, requantized
 from tilewright.frontend.onnx.operators.recurrent import activations, direction
 from tilewright.frontend.onnx.operators.reduction import mean_over
 from tilewright.graph.node import Array, Value
@@ -137,14 +140,8 @@ def _softmax(ctx: NodeContext, x: Value) -> Value:
     return ctx.one(Softmax(axis), x)
 
 
-def _channels_first(ctx: NodeContext) -> None:
-    if ctx.attribute("channels_last", 0):
-        raise UnsupportedOperatorError(f"{ctx.op_type} with channels last is not supported", where=ctx.where)
-
-
 def _global_mean(ctx: NodeContext, x: Value) -> Value:
-    _channels_first(ctx)
-    return mean_over(ctx, x, range(2, x.type.rank))
+    return mean_over(ctx, x, range(1, x.type.rank - 1) if ctx.attribute("channels_last", 0) else range(2, x.type.rank))
 
 
 def qlinear_concat(ctx: NodeContext) -> Value:
@@ -155,9 +152,137 @@ def qlinear_concat(ctx: NodeContext) -> Value:
 
 
 def qlinear_average_pool(ctx: NodeContext) -> Value:
-    _channels_first(ctx)
-    pooled = average_pool(replace(ctx, inputs=(_real(ctx, 0),)))
+    real = replace(ctx, inputs=(_real(ctx, 0),))
+    pooled = channels_last(real, average_pool) if ctx.attribute("channels_last", 0) else average_pool(real)
     return _quantized(ctx, pooled, 3, ctx.input(0).type.dtype)
+
+
+def qlinear_convolution(ctx: NodeContext) -> Value:
+    """QLinearConv of ONNX, with `channels_last` of x and result."""
+    return channels_last(ctx, qlinear_conv) if ctx.attribute("channels_last", 0) else qlinear_conv(ctx)
+
+
+def qlinear_where(ctx: NodeContext) -> Value:
+    """condition, then (x, scale, zero), (y, scale, zero), scale and zero of the result."""
+    chosen = ctx.select(ctx.input(0), _real(ctx, 1), _real(ctx, 4))
+    return _quantized(ctx, chosen, 7, ctx.input(1).type.dtype)
+
+
+def _mean(ctx: NodeContext, x: Value) -> Value:
+    axes = [ctx.axis(a, x.type.rank) for a in ctx.attribute("axes") or range(x.type.rank)]
+    mean = mean_over(ctx, x, axes)
+    return mean if ctx.attribute("keepdims", 1) else ctx.reshape(mean, [dim for a, dim in enumerate(x.shape) if a not in axes])
+
+
+def qgemm(ctx: NodeContext) -> Value:
+    """a, a_scale, a_zero, b, b_scale, b_zero, bias int32, y_scale, y_zero: alpha * op(a) @ op(b) + bias, in float32 without y_scale."""
+    a, b = ctx.input(0), ctx.input(3)
+    a = ctx.transpose(a, (1, 0)) if ctx.attribute("transA", 0) else a
+    b = ctx.transpose(b, (1, 0)) if ctx.attribute("transB", 0) else b
+    acc = integer_product(ctx, a, b, ctx.optional(2), ctx.optional(5))
+    acc = ctx.binary("add", acc, ctx.input(6)) if ctx.has(6) else acc
+    columns = ctx.input(4)
+    scale = ctx.binary("mul", ctx.number(ctx.input(1)), ctx.number(columns) if columns.shape in ((), (const(1),)) else columns)
+    scale = matmul.scaled(ctx, scale, ctx.attribute("alpha", 1.0))
+    if not ctx.has(7):
+        return ctx.binary("mul", ctx.cast(acc, dtypes.float32), scale)
+    zero = ctx.optional(8)
+    dtype = zero.type.dtype if zero is not None else ctx.input(0).type.dtype
+    return requantized(ctx, acc, ctx.binary("div", scale, ctx.number(ctx.input(7))), zero, dtype)
+
+
+def qattention(ctx: NodeContext) -> Sequence[Value | None]:
+    """input, weights, bias, their scales, mask, their zero points, past."""
+    refuse(ctx, {}, ("do_rotary", "past_present_share_buffer"))
+    operands = ctx.input(0), ctx.input(1), ctx.input(3), ctx.input(4), ctx.optional(6), ctx.optional(7), ctx.input(2)
+    return projected_attention(ctx, _scaled_product(ctx, *operands), ctx.optional(5), ctx.optional(8), None)
+
+
+def qembed_layer_normalization(ctx: NodeContext) -> Sequence[Value | None]:
+    """EmbedLayerNormalization with its tables, gamma and beta in bytes: scales at 8.., zero points at 13.. ."""
+    real: list[Value | None] = []
+    for i in range(5):
+        table, zero = ctx.optional(2 + i), ctx.optional(13 + i)
+        if table is None:
+            real.append(None)
+            continue
+        operands = [table, ctx.number(ctx.input(8 + i)), *([] if zero is None or is_zero(zero) else [ctx.number(zero)])]
+        real.append(ctx.one(Dequantize(0, 0, dtypes.float32), *operands))
+    tables, gamma, beta = real[:3], real[3], real[4]
+    if gamma is None or beta is None:
+        raise ModelError("QEmbedLayerNormalization lacks gamma or beta", where=ctx.where)
+    return embedded(ctx, tables, gamma, beta, None)
+
+
+def gather_block_quantized(ctx: NodeContext) -> Value:
+    """Rows of a constant in blocks of few bits, as floats: data, indices, scales, zero points (for bytes the middle of the range, else
+    0)."""
+    data, scales = ctx.input(0), ctx.input(2)
+    bits, block = ctx.attribute("bits", 4), ctx.attribute("block_size", 128)
+    zeros = ctx.constant_of(3) if ctx.has(3) else None
+    codes, dtype = ctx.require_constant(0, "table"), data.type.dtype
+    if dtype is dtypes.uint8:
+        if bits not in _CODES:
+            raise UnsupportedOperatorError(f"GatherBlockQuantized of {bits} bits is not supported", where=ctx.where)
+        codes, dtype = _last_unpacked(codes, bits), _CODES[bits]
+        if ctx.has(3):
+            zeros = _last_unpacked(ctx.require_constant(3, "zero point"), bits)[..., : int(scales.shape[-1].value)]
+        else:
+            zeros = np.full([int(dim.value) for dim in scales.shape], 1 << (bits - 1), np.uint8)
+    rank = data.type.rank
+    axis, picked = ctx.axis(ctx.attribute("quantize_axis", 1), rank), ctx.axis(ctx.attribute("gather_axis", 0), rank)
+    if axis == picked:
+        raise UnsupportedOperatorError("GatherBlockQuantized along the axis of its blocks is not supported", where=ctx.where)
+    indices = ctx.input(1)
+    parts = [ctx.one(Gather(picked), ctx.constant(codes, dtype), indices), ctx.one(Gather(picked), scales, indices)]
+    if zeros is not None:
+        parts.append(ctx.one(Gather(picked), ctx.constant(zeros, dtype), indices))
+    return ctx.one(Dequantize(axis if axis < picked else axis + indices.type.rank - 1, block, scales.type.dtype), *parts)
+
+
+def _last_unpacked(array: Array, bits: int) -> Array:
+    return _codes(array.reshape(-1, array.shape[-1]), bits).reshape(*array.shape[:-1], array.shape[-1] * 8 // bits)
+
+
+# Values of the 4-bit codes of bitsandbytes: FP4 (a sign, two bits of exponent, one of mantissa, over the greatest), and NF4, quantiles of
+# the normal distribution (Dettmers et al., "QLoRA", 2023, appendix E).
+FP4 = np.array([0, 0.0052083333, 0.6666667, 1, 0.3333333, 0.5, 0.1666667, 0.25] * 2, np.float32) * np.repeat([1, -1], 8).astype(np.float32)
+NF4 = np.array([
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+], np.float32)  # fmt: skip
+
+
+def matmul_bnb4(ctx: NodeContext) -> Value:
+    """a @ b.T with b [N, K] of 4-bit codes, two in a byte, the first in the upper bits, and a scale for each block of the flattened b. The
+    codes stand for values without order, so b is widened when it is compiled."""
+    n, k, block = (int(ctx.require(name)) for name in ("N", "K", "block_size"))
+    values = (FP4, NF4)[int(ctx.require("quant_type"))]
+    packed_codes, scales = ctx.require_constant(1, "weight").reshape(-1), ctx.require_constant(2, "scale").reshape(-1)
+    codes = np.stack([packed_codes >> 4, packed_codes & 15], axis=1).reshape(-1)[: n * k]
+    wide = values[codes] * np.repeat(scales.astype(np.float32), block)[: n * k]
+    weights = ctx.constant(wide.reshape(n, k), ctx.input(0).type.dtype)
+    return matmul.matrix_product(ctx, ctx.input(0), ctx.transpose(weights, (1, 0)) if ctx.attribute("transB", 1) else weights)
+
+
+def matmul_integer_16(ctx: NodeContext) -> Value:
+    return matmul.matrix_product(ctx, ctx.input(0), ctx.input(1), dtypes.int32)
+
+
+def mul_integer(ctx: NodeContext) -> Value:
+    """(a - a_zero) * (b - b_zero) in int32, of a, a_zero, b, b_zero."""
+    sides = []
+    for at in (0, 2):
+        x, zero = ctx.cast(ctx.input(at), dtypes.int32), ctx.optional(at + 1)
+        sides.append(x if zero is None else ctx.binary("sub", x, ctx.cast(ctx.number(zero), dtypes.int32)))
+    return ctx.binary("mul", *sides)
+
+
+def reduce_sum_integer(ctx: NodeContext) -> Value:
+    x = ctx.input(0)
+    wide = ctx.cast(x, dtypes.int32 if x.type.dtype.is_signed else dtypes.uint32)
+    return ctx.reduce("sum", wide, [ctx.axis(a, x.type.rank) for a in ctx.require("axes")], bool(ctx.attribute("keepdims", 1)))
 
 
 def dynamic_quantize_lstm(ctx: NodeContext) -> list[Value]:
@@ -198,14 +323,25 @@ def _integer_weights(ctx: NodeContext, index: int, zero_index: int) -> Value:
 IMPORTERS: Table = {
     (DOMAIN, "DynamicQuantizeLSTM"): dynamic_quantize_lstm,
     (DOMAIN, "DynamicQuantizeMatMul"): dynamic_quantize_matmul,
+    (DOMAIN, "GatherBlockQuantized"): gather_block_quantized,
+    (DOMAIN, "MatMulBnb4"): matmul_bnb4,
+    (DOMAIN, "MatMulInteger16"): matmul_integer_16,
     (DOMAIN, "MatMulIntegerToFloat"): matmul_integer_to_float,
     (DOMAIN, "MatMulNBits"): matmul_nbits,
+    (DOMAIN, "MulInteger"): mul_integer,
+    (DOMAIN, "QAttention"): qattention,
+    (DOMAIN, "QEmbedLayerNormalization"): qembed_layer_normalization,
+    (DOMAIN, "QGemm"): qgemm,
     (DOMAIN, "QLinearAdd"): _qlinear_binary("add"),
     (DOMAIN, "QLinearAveragePool"): qlinear_average_pool,
     (DOMAIN, "QLinearConcat"): qlinear_concat,
+    (DOMAIN, "QLinearConv"): qlinear_convolution,
     (DOMAIN, "QLinearGlobalAveragePool"): _qlinear_unary(_global_mean),
     (DOMAIN, "QLinearLeakyRelu"): _qlinear_unary(_leaky),
     (DOMAIN, "QLinearMul"): _qlinear_binary("mul"),
+    (DOMAIN, "QLinearReduceMean"): _qlinear_unary(_mean),
     (DOMAIN, "QLinearSigmoid"): _qlinear_unary(lambda ctx, x: ctx.unary("sigmoid", x)),
     (DOMAIN, "QLinearSoftmax"): _qlinear_unary(_softmax),
+    (DOMAIN, "QLinearWhere"): qlinear_where,
+    (DOMAIN, "ReduceSumInteger"): reduce_sum_integer,
 }

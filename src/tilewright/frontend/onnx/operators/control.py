@@ -10,7 +10,22 @@ import onnx
 
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.graph.node import Function, GraphBuilder, Parameter, Value, walk_nodes
-from tilewright.graph.ops import BindSize, BroadcastTo, Cast, If, Loop, RefineShape, Reshape, SizeValue, Slice, Transpose, Unary, constant
+from tilewright.graph.ops import (
+    Binary,
+    BindSize,
+    BroadcastTo,
+    Cast,
+    If,
+    Loop,
+    RefineShape,
+    Reshape,
+    Select,
+    SizeValue,
+    Slice,
+    Transpose,
+    Unary,
+    constant,
+)
 from tilewright.graph.ops.control import merge_types
 from tilewright.graph.shapes import dims_equal
 from tilewright.ir import dtypes
@@ -182,9 +197,9 @@ def _check_stacked(ctx: NodeContext, body: _Body, fresh: Sequence[Expr], outputs
 
 
 def scan(ctx: NodeContext) -> Sequence[Value]:
-    """ONNX Scan (opset 9 and later) as a loop over the length of its sequences."""
+    """ONNX Scan as a loop over the length of its sequences."""
     if ctx.version < 9:
-        raise UnsupportedOperatorError("Scan of opset 8 is not supported", where=ctx.where, hint="convert the model to opset 9 or later")
+        return _scan_of_batches(ctx)
     graph = ctx.require("body")
     count = ctx.require("num_scan_inputs")
     states = len(ctx.inputs) - count
@@ -211,6 +226,39 @@ def scan(ctx: NodeContext) -> Sequence[Value]:
     results = ctx.emit(Loop(function, states, counter, length), *initial, *sequences, *ctx.captured(graph))
     stacked = [_placed(ctx, v, axis, back) for v, axis, back in zip(results[states:], out_axes, out_back, strict=True)]
     return (*results[:states], *stacked)
+
+
+def _scan_of_batches(ctx: NodeContext) -> Sequence[Value]:
+    """Scan of opset 8: lengths [batch] or nothing, states [batch, ...], sequences [batch, time, ...]. A loop over the batch around one over
+    the time; past the length of a sequence its states stay and its outputs are zeros."""
+    graph, count = ctx.require("body"), ctx.require("num_scan_inputs")
+    given = [ctx.input(i) for i in range(1, len(ctx.inputs))]
+    states = len(given) - count
+    back = ctx.attribute("directions") or [0] * count
+    lengths = ctx.optional(0)
+    if lengths is not None and any(back):
+        raise UnsupportedOperatorError("Scan from the end of sequences that have lengths of their own is not supported", where=ctx.where)
+    batch, time = given[states].shape[:2]
+    given = [ctx.refine(v, (batch, *([time] if i >= states else []), *v.shape[1 + (i >= states) :])) for i, v in enumerate(given)]
+    name = ctx.node.name or ctx.node.output[0]
+    place, step = ctx.state.fresh_size(f"{name}_batch"), ctx.state.fresh_size(f"{name}_step")
+    g = GraphBuilder(origin=ctx.g.origin)
+    inside = [g.one(Parameter(f"item_{i}_{graph.name}", TensorType(v.type.dtype, v.shape[1:]))) for i, v in enumerate(given)]
+    end = [] if lengths is None else [g.one(Parameter("length", TensorType(lengths.type.dtype, ())))]
+    items = [_item(g, v, time - 1 - step if reverse else step) for v, reverse in zip(inside[states:], back, strict=True)]
+    imported = ctx.import_graph(graph, (*inside[:states], *items))
+    results = list(imported.results)
+    if end:
+        lasts = g.one(Binary("less"), g.one(SizeValue(step)), g.one(Cast(dtypes.int64), end[0]))
+        before = [*inside[:states], *(g.one(constant(np.zeros((), v.type.dtype.numpy))) for v in results[states:])]
+        results = [g.one(Select(), lasts, new, old) for new, old in zip(results, before, strict=True)]
+    inner = Function(imported.name, (*inside, *end, *imported.params[len(given) :]), tuple(results))
+    g = GraphBuilder(origin=ctx.g.origin)
+    whole = [*given, *([] if lengths is None else [ctx.refine(lengths, (batch,))]), *ctx.captured(graph)]
+    own = len(inside) + len(end)
+    params = [g.one(Parameter(f"whole_{i}_{graph.name}", v.type)) for i, v in enumerate(whole)]
+    found = g.emit(Loop(inner, states, step, time), *(_item(g, v, place) for v in params[:own]), *params[own:])
+    return ctx.emit(Loop(Function(f"{graph.name}_of_batch", tuple(params), tuple(found)), 0, place, batch), *whole)
 
 
 def _item(g: GraphBuilder, sequence: Value, position: Expr) -> Value:

@@ -1,4 +1,4 @@
-"""Importers of products: MatMul, Gemm, Einsum, Det. All become two-operand contractions over named letters."""
+"""Importers of products: MatMul, Gemm, Einsum. All become two-operand contractions over named letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.graph.shapes import dims_equal, is_one
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, const
-from tilewright.support.errors import ModelError, ShapeError, UnsupportedOperatorError
+from tilewright.support.errors import ModelError, ShapeError
 
 
 def contract(ctx: NodeContext, a: Value, left: str, b: Value, right: str, result: str, dtype: DType | None = None) -> Value:
@@ -149,15 +149,8 @@ def _diagonal(ctx: NodeContext, value: Value, letters: str) -> tuple[Value, str]
     return value, letters
 
 
-def determinant(ctx: NodeContext) -> Value:
-    """Laplace expansion along the first row, for matrices up to 4 x 4."""
-    x = ctx.input(0)
-    size = x.shape[-1]
-    if x.type.rank < 2 or not size.is_const or not dims_equal(size, x.shape[-2]):
-        raise ModelError(f"Det of a tensor of type {x.type!r}", where=ctx.where, why="it takes square matrices of a known size")
-    if size.value > 4:
-        raise UnsupportedOperatorError(f"Det of a matrix of {size.value} rows is not supported", where=ctx.where, hint="up to 4 rows are")
-    count = int(size.value)
+def small_determinant(ctx: NodeContext, x: Value, count: int) -> Value:
+    """Laplace expansion along the first row of matrices [..., count, count]."""
     batch = x.shape[:-2]
 
     def element(row: int, column: int) -> Value:
@@ -182,5 +175,4 @@ IMPORTERS: Table = {
     ("", "MatMul"): matmul,
     ("", "Gemm"): gemm,
     ("", "Einsum"): einsum,
-    ("", "Det"): determinant,
 }

@@ -161,8 +161,10 @@ def _stft_by_convolution(ctx: NodeContext, x: Value, step: int, cosine: Value, s
 
 def mel_weight_matrix(ctx: NodeContext) -> Value:
     """Triangular filters [bins of the transform, mel bands], whose corners are equally spaced on the mel scale and rounded to bins."""
-    names = ("number of bands", "transform length", "sample rate", "lower edge", "upper edge")
-    bands, length, rate, lower, upper = (ctx.require_constant(i, name).reshape(-1)[0].item() for i, name in enumerate(names))
+    known = [ctx.constant_of(i) for i in range(5)]
+    if any(number is None for number in known):
+        return _mel_weights_at_run_time(ctx)
+    bands, length, rate, lower, upper = (number.reshape(-1)[0].item() for number in known if number is not None)
     low, high = (2595 * np.log10(1 + edge / 700) for edge in (lower, upper))
     mel = low + np.arange(bands + 2) * (high - low) / (bands + 2)
     corners = np.floor((length + 1) * 700 * (10 ** (mel / 2595) - 1) / rate).astype(np.int64)
@@ -179,6 +181,38 @@ def mel_weight_matrix(ctx: NodeContext) -> Value:
             weights[falling, band] = (right - at[falling]) / (right - center)
     dtype: DType = ctx.dtype_attribute("output_datatype", float32)
     return ctx.constant(weights, dtype)
+
+
+def _mel_weights_at_run_time(ctx: NodeContext) -> Value:
+    """The same filters from numbers that are known only while running: bands, length, rate, lower and upper edge. In float64, as the
+    corners are rounded down."""
+    bands = ctx.as_size(ctx.input(0), f"{ctx.node.output[0]}_bands", lo=1)
+    length = ctx.as_size(ctx.input(1), f"{ctx.node.output[0]}_length", lo=1)
+    rate, lower, upper = (ctx.cast(ctx.number(ctx.input(i)), dtypes.float64) for i in (2, 3, 4))
+
+    def mel(edge: Value) -> Value:
+        return ctx.binary("mul", ctx.unary("log", ctx.binary("add", ctx.binary("div", edge, 700.0), 1.0)), 2595 / np.log(10))
+
+    low = mel(lower)
+    step = ctx.binary("div", ctx.binary("sub", mel(upper), low), ctx.size_number(canonical(bands + 2), dtypes.float64))
+    places = ctx.binary("add", ctx.binary("mul", ctx.one(Iota(canonical(bands + 2), dtypes.float64)), step), low)
+    hertz = ctx.binary("mul", ctx.binary("sub", ctx.unary("exp", ctx.binary("mul", places, np.log(10) / 2595)), 1.0), 700.0)
+    scaled = ctx.binary("mul", hertz, ctx.size_number(canonical(length + 1), dtypes.float64))
+    corners = ctx.unary("floor", ctx.binary("div", scaled, rate))
+    left, center, right = (ctx.slice_axis(corners, 0, i, bands) for i in range(3))
+    bins = canonical(length // 2 + 1)
+    at = ctx.reshape(ctx.one(Iota(bins, dtypes.float64)), (bins, 1))
+
+    def part(above: Value, whole: Value) -> Value:
+        return ctx.binary("div", above, ctx.binary("max", whole, 1.0))
+
+    up = ctx.binary("sub", center, left)
+    rising = ctx.select(ctx.binary("greater", up, 0.0), part(ctx.binary("sub", at, left), up), ctx.constant(1.0))
+    falling = part(ctx.binary("sub", right, at), ctx.binary("sub", right, center))
+    in_rise = ctx.binary("and", ctx.binary("greater_equal", at, left), ctx.binary("less_equal", at, center))
+    in_fall = ctx.binary("and", ctx.binary("greater_equal", at, center), ctx.binary("less", at, right))
+    weights = ctx.select(in_fall, falling, ctx.select(in_rise, rising, ctx.constant(0.0)))
+    return ctx.cast(weights, ctx.dtype_attribute("output_datatype", float32))
 
 
 IMPORTERS: Table = {

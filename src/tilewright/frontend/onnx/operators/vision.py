@@ -12,7 +12,7 @@ from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.frontend.onnx.operators.convolution import spatial, with_bias
 from tilewright.frontend.onnx.operators.matmul import contract
 from tilewright.graph.node import Value
-from tilewright.graph.ops import Concat, DeformableColumns, GridSample, Iota, Resize, RoiAlign
+from tilewright.graph.ops import Concat, DeformableColumns, Gather, GridSample, Iota, Resize, RoiAlign
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
@@ -212,6 +212,46 @@ def roi_align(ctx: NodeContext) -> Value:
     return ctx.cast(ctx.one(op, ctx.cast(x, work), ctx.cast(rois, work), batch), x.type.dtype)
 
 
+def max_roi_pool(ctx: NodeContext) -> Value:
+    """x [N, C, H, W], regions [R, 5] of (image, x1, y1, x2, y2) -> [R, C, *pooled_shape]: each region, its corners rounded to elements,
+    cut into bins that may overlap by one, and the greatest element of each, 0 for a bin outside of the image (Girshick, "Fast R-CNN",
+    2015). The maximum along columns of what the rows leave."""
+    x, regions = ctx.input(0), ctx.refine_axis(ctx.input(1), 1, 5)
+    pooled = ctx.require("pooled_shape")
+    if x.type.rank != 4 or len(pooled) != 2:
+        raise ModelError(f"MaxRoiPool of {x.type!r} to {pooled}", where=ctx.where, why="it takes images [N, C, H, W] and two sizes")
+    count = regions.shape[0]
+    image = ctx.cast(ctx.reshape(ctx.slice_axis(regions, 1, 0, 1), (count,)), dtypes.int64)
+    corners = ctx.binary("mul", ctx.slice_axis(regions, 1, 1, 4), ctx.attribute("spatial_scale", 1.0))
+    away = ctx.unary("floor", ctx.binary("add", ctx.unary("abs", corners), 0.5))  # half an element goes away from zero
+    corners = ctx.binary("mul", ctx.unary("sign", corners), away)
+    least = ctx.scalar_like(-np.inf if x.type.dtype.is_float else 0, x)
+    result, empty = ctx.one(Gather(0), x, image), None
+    for axis, first in ((2, 1), (3, 0)):  # rows by y, then columns by x
+        bins, size = const(pooled[axis - 2]), x.shape[axis]
+        inside = _bins(ctx, corners, first, pooled[axis - 2], size)  # [R, bins, size]
+        none = ctx.unary("not", ctx.reduce("any", inside, (2,), keepdims=False))
+        none = ctx.reshape(none, [count, 1, bins, 1] if axis == 2 else [count, 1, 1, bins])
+        empty = none if empty is None else ctx.binary("or", empty, none)
+        spread = ctx.reshape(inside, [count, 1, bins, size, 1] if axis == 2 else [count, 1, 1, bins, size])
+        kept = ctx.select(spread, ctx.reshape(result, (*result.shape[:axis], const(1), *result.shape[axis:])), least)
+        result = ctx.reduce("max", kept, (axis + 1,), keepdims=False)
+    assert empty is not None
+    return ctx.select(empty, ctx.scalar_like(0, x), result)
+
+
+def _bins(ctx: NodeContext, corners: Value, first: int, bins: int, size: Expr) -> Value:
+    """Which elements of an axis are in which bin of which region: [R, bins, size], for corners [R, 4]."""
+    low, high = (ctx.reshape(ctx.slice_axis(corners, 1, i, 1), (corners.shape[0], 1, 1)) for i in (first, first + 2))
+    length = ctx.binary("max", ctx.binary("add", ctx.binary("sub", high, low), 1.0), 1.0)
+    each = ctx.binary("div", length, float(bins))
+    place = ctx.constant(np.arange(bins).reshape(bins, 1), corners.type.dtype)
+    start = ctx.binary("add", ctx.unary("floor", ctx.binary("mul", place, each)), low)
+    end = ctx.binary("add", ctx.unary("ceil", ctx.binary("mul", ctx.binary("add", place, 1.0), each)), low)
+    at = ctx.one(Iota(size, corners.type.dtype))
+    return ctx.binary("and", ctx.binary("greater_equal", at, start), ctx.binary("less", at, end))
+
+
 def affine_grid(ctx: NodeContext) -> Value:
     """theta [N, d, d + 1] applied to the coordinates of an image of `size` (N, C, *S): [N, *S, d], last spatial axis first."""
     theta = ctx.input(0)
@@ -266,6 +306,7 @@ IMPORTERS: Table = {
     ("", "AffineGrid"): affine_grid,
     ("", "DeformConv"): deformable_convolution,
     ("", "GridSample"): grid_sample,
+    ("", "MaxRoiPool"): max_roi_pool,
     ("", "Resize"): resize,
     ("", "RoiAlign"): roi_align,
     ("", "Upsample"): upsample,
