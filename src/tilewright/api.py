@@ -18,6 +18,7 @@ import numpy as np
 
 import tilewright
 from tilewright.frontend.dims import DimRange
+from tilewright.ir.types import LARGEST_DIM
 from tilewright.machine.description import Machine
 from tilewright.machine.detect import detect_host
 from tilewright.machine.targets import parse_target, resolve_target
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from tilewright.compiler import Compiled
     from tilewright.frontend.onnx.loader import LoadedModel
 
-LARGEST_DIM = 1 << 48  # more elements of any dtype than an address space holds
-
 Dims = Mapping[str, "int | tuple[int, int] | str | DimRange"]
 
 
@@ -68,7 +67,7 @@ def compile(  # noqa: A001 (the name that users look for)
     settings: any of the settings page, for this call only. Raises a TilewrightError that names the model's node.
     """
     chosen = current_settings().changed(**settings)
-    return open_artifact(make_artifact(model, target, dims, chosen, reporter, schedule).artifact, chosen.threads)
+    return open_artifact(make_artifact(model, target, dims, chosen, reporter, schedule).artifact, chosen.threads, chosen.max_memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +167,9 @@ def cached_artifact(key: str, settings: Settings, cache: Cache) -> Artifact | No
 
 def fits(artifact: Artifact, settings: Settings) -> bool:
     """Whether an artifact is not known to need more memory than it may."""
-    arena, limit = str(artifact.manifest["memory"]["arena"]), settings.max_memory or usable_memory()
-    return limit is None or artifact.weights.nbytes + (int(arena) if arena.isdecimal() else 0) <= limit
+    limit = settings.max_memory or usable_memory()
+    known = [str(artifact.manifest["memory"][what]) for what in ("arena", "outputs")]
+    return limit is None or artifact.weights.nbytes + sum(int(text) for text in known if text.isdecimal()) <= limit
 
 
 def read_schedule(schedule: str | os.PathLike[str] | Mapping[str, Any] | None, settings: Settings) -> Mapping[str, Any] | None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import tilewright
 from tilewright.graph.node import Function, Module
+from tilewright.graph.shapes import canonical
+from tilewright.ir.expr import Expr, const
 from tilewright.ir.types import TensorType
 from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.schedule.given import GivenSchedules
@@ -255,7 +257,7 @@ def compile_program(
         "input_sizes": 0,
         "open_ended": len(fixed) < len(compiled) or any(part.manifest["open_ended"] for part in compiled),
         "program": to_data(body),
-        "memory": {"arena": str(max(fixed, default=0)), "weights": sum(int(part.weights.nbytes) for part in compiled)},
+        "memory": {"arena": str(max(fixed, default=0)), "weights": sum(int(part.weights.nbytes) for part in compiled), "outputs": "0"},
         "kernels": [kernel for part in compiled for kernel in part.manifest["kernels"]],
     }
     return Artifact(manifest, {}, b"", aligned_empty(0), compiled)
@@ -283,14 +285,17 @@ def check_memory(plan: Plan, weights: int, settings: Settings) -> None:
     """Refuse a plan that is known to need more than `settings.max_memory`, or than this machine has. Says which node needs most."""
     limit = memory_limit(settings)
     arena = int(plan.arena_bytes.value) if plan.arena_bytes.is_const else 0
-    if limit is None or arena + weights <= limit:
+    known = output_bytes(plan)
+    outputs = int(known.value) if known.is_const else 0
+    needed = arena + weights + outputs
+    if limit is None or needed <= limit:
         return
     launches = [step for step in walk_steps(plan.steps) if isinstance(step, Launch) and step.origins]
     largest = max(launches, key=operand_bytes, default=None)
     raise MemoryLimitError(
-        f"the model needs {arena + weights:,} bytes, the limit is {limit:,}",
+        f"the model needs {needed:,} bytes, the limit is {limit:,}",
         where=None if largest is None else f"{largest.origins[0]}, with {operand_bytes(largest):,} bytes of operands and results",
-        why=f"weights {weights:,}, working memory {arena:,}",
+        why=f"weights {weights:,}, working memory {arena:,}, outputs {outputs:,}",
         hint="raise max_memory, or compile for smaller dims" if settings.max_memory else "compile for smaller dims, or on a larger machine",
     )
 
@@ -298,6 +303,11 @@ def check_memory(plan: Plan, weights: int, settings: Settings) -> None:
 def operand_bytes(step: Launch) -> int:
     """Bytes of a kernel's operands and results, those of symbolic size left out."""
     return sum(int(place.type.bytes.value) for place in step.args if place.type.bytes.is_const)
+
+
+def output_bytes(plan: Plan) -> Expr:
+    """Bytes of the outputs whose sizes are known when an inference starts."""
+    return canonical(sum((type_.bytes for i, type_ in enumerate(plan.outputs) if i not in plan.late_outputs), const(0)))
 
 
 def make_manifest(
@@ -325,7 +335,7 @@ def make_manifest(
         "late_outputs": list(plan.late_outputs),
         "open_ended": plan.arenas > 1 or bool(plan.late_outputs),  # memory on top of the formula, for sizes known only while running
         "entry": entry,
-        "memory": {"arena": repr(plan.arena_bytes), "weights": weights},
+        "memory": {"arena": repr(plan.arena_bytes), "weights": weights, "outputs": repr(output_bytes(plan))},
         "checks": [{"message": check.message, "shown": check.shown} for check in checks],
         "kernels": [kernel_entry(step, work[step.kernel]) for step in launches],
     }

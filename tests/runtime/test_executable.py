@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+import tilewright as tw
 from tests.compiled_graphs import compile_graph, f32, i64, module
 from tilewright.graph.ops import Binary, BindSize, Concat, Contract, Iota, Reduce, Slice, Unary
 from tilewright.ir import dtypes
@@ -22,7 +24,7 @@ from tilewright.runtime.artifact import HEADER, Artifact
 from tilewright.runtime.executable import KEPT_ARENAS, Executable
 from tilewright.runtime.host_features import host_platform, platform_of
 from tilewright.runtime.opening import load
-from tilewright.support.errors import ArtifactError, InputError, ShapeError
+from tilewright.support.errors import ArtifactError, InputError, MemoryLimitError, ShapeError
 
 rng = np.random.default_rng(1)
 
@@ -326,7 +328,7 @@ def test_damaged_files_are_refused(one_input: Executable, tmp_path: Path) -> Non
 def test_incomplete_manifests_are_refused(one_input: Executable, missing: str) -> None:
     artifact = one_input.artifact
     manifest = {name: value for name, value in artifact.manifest.items() if name != missing}
-    with pytest.raises(ArtifactError, match="manifest is incomplete"):
+    with pytest.raises(ArtifactError, match="manifest is malformed or incomplete"):
         Executable(Artifact(manifest, artifact.objects, artifact.pool, artifact.weights))
 
 
@@ -357,3 +359,33 @@ def test_memory_that_the_system_refuses_is_an_error(one_input: Executable, monke
     monkeypatch.setattr(executable_module, "aligned_empty", refuse)
     with pytest.raises(Exception, match="which the system refuses"):
         fresh(floats(2, 4))
+
+
+def test_the_memory_limit_holds_at_sizes_known_only_when_called() -> None:
+    """Working memory and outputs at symbolic dims, and tensors whose size depends on data: over the limit each is refused before it is
+    there, and just below it runs."""
+    text = """(float[n] x, int64[1] count) => (float[n] y, float[m] z) {
+        y = Exp(x) one = Constant <value_floats = [1.0]> () z = Expand(one, count) }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> m {text}')
+    limited = tw.compile(model, cache=False, progress="none", max_memory=1_000_000)
+    few, one = np.zeros(10, np.float32), np.array([1])
+    limited.run({"x": few, "count": one})
+    with pytest.raises(MemoryLimitError, match="the limit is 1,000,000") as caught:
+        limited.run({"x": np.zeros(300_000, np.float32), "count": one})
+    assert "n = 300000" in str(caught.value)
+    with pytest.raises(MemoryLimitError, match="ran out of memory"):
+        limited.run({"x": few, "count": np.array([300_000])})
+    assert limited.run({"x": few, "count": np.array([200_000])})["z"].shape == (200_000,)
+    assert tw.Executable(limited.artifact).run({"x": few, "count": np.array([300_000])})["z"].shape == (300_000,)
+
+
+def test_a_loop_that_grows_its_results_stops_at_the_memory_limit() -> None:
+    text = """(float[1000] x, int64 turns) => (float[1000] last, float[k, 1000] all) {
+        last, all = Loop <body = turn (int64 i, bool go, float[1000] v) => (bool on, float[1000] w, float[1000] each)
+            { on = Identity(go) w = Add(v, v) each = Identity(w) }> (turns, , x) }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> m {text}')
+    limited = tw.compile(model, cache=False, progress="none", max_memory=10_000_000)
+    x = np.ones(1000, np.float32)
+    assert limited.run({"x": x, "turns": np.array(100)})["all"].shape == (100, 1000)
+    with pytest.raises(MemoryLimitError):
+        limited.run({"x": x, "turns": np.array(1 << 40)})

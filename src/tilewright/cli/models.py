@@ -28,7 +28,7 @@ from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, as_array, nump
 from tilewright.support.errors import InputError, MemoryLimitError, ModelError
 from tilewright.support.settings import Settings, settings_table
 
-COMPILE_ONLY = ("verify", "max_memory")  # settings that change no code and still do nothing once a model is compiled
+COMPILE_ONLY = ("verify",)  # settings that change no code and still do nothing once a model is compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def open_model(path: str, target: str, dims: Mapping[str, str], settings: Settin
 
         made = make_artifact(path, target, dims, settings)
         artifact, cached = made.artifact, made.cached
-    executable = open_artifact(artifact, settings.threads)
+    executable = open_artifact(artifact, settings.threads, settings.max_memory)
     return Opened(executable, artifact, time.perf_counter() - start, cached)
 
 

@@ -267,6 +267,10 @@ class GraphBuilder:
         origin = origin or self.origin
         try:
             types = op.infer(tuple([value.node.types[value.index] for value in inputs]))
+            for type_ in types:
+                if not type_.is_possible:
+                    why = "a size is negative, or it is larger than any memory"
+                    raise TypeRuleError(f"{op.name}: there can be no result of type {type_}", why=why)
         except TypeRuleError as error:
             raise (error if origin is None else error.located(str(origin))) from None
         sizes = operator_sizes(op)

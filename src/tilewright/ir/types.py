@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,10 @@ from tilewright.ir.interning import Interned
 from tilewright.ir.traverse import evaluate_int, free_vars
 
 Shape = tuple[Expr, ...]
+
+LARGEST_DIM = 1 << 48
+"""The largest dim, and the most bytes of a tensor: more than an address space holds, and so little that sums and products of two dims do
+not wrap around."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,6 +28,12 @@ class TensorType(Interned):
     @property
     def rank(self) -> int:
         return len(self.shape)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a tensor of this type could lie in memory, as far as its fixed dims tell."""
+        fixed = [int(dim.value) for dim in self.shape if dim.is_const]
+        return min(fixed, default=0) >= 0 and max(fixed, default=0) <= LARGEST_DIM and math.prod(fixed) * self.dtype.bits <= 8 * LARGEST_DIM
 
     @property
     def is_static(self) -> bool:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,16 @@ def _entry(entry: object, source: Path) -> tuple[int, int, str]:
         if isinstance(offset, int) and isinstance(length, int) and isinstance(digest, str) and offset >= 0 and length >= 0:
             return offset, length, digest
     raise _damaged(source, "the table of sections is malformed")
+
+
+@contextmanager
+def manifest_faults() -> Iterator[None]:
+    """Turn what reading a manifest of wrong form raises into an ArtifactError."""
+    try:
+        yield
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
+        what = "the artifact's manifest is malformed or incomplete"
+        raise ArtifactError(what, why=f"{type(error).__name__}: {error}", hint="compile the model again") from None
 
 
 def _damaged(source: Path, why: str) -> ArtifactError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.runtime import artifact as files
-from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.artifact import Artifact, manifest_faults
 from tilewright.runtime.constants import ALIGNMENT, OUT_OF_MEMORY, SHOWN
 from tilewright.runtime.formula import Formula
 from tilewright.runtime.linker import link
@@ -34,7 +34,7 @@ from tilewright.runtime.specs import (
     tensor_spec,
 )
 from tilewright.support.errors import ArtifactError, InputError, MemoryLimitError, ShapeError
-from tilewright.support.host_limits import usable_cores
+from tilewright.support.host_limits import usable_cores, usable_memory
 
 if TYPE_CHECKING:
     from tilewright.runtime.instrument import Recorder
@@ -44,6 +44,7 @@ _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 7)
 _RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _from_buffer: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
+LARGEST_MEMORY = 1 << 48  # bytes, where the machine does not say how much it has
 KEPT_ARENAS = 4  # idle arenas that an executable keeps for later calls
 
 
@@ -109,22 +110,22 @@ def _argument(value: Any, spec: TensorSpec, shape: tuple[int, ...] | None) -> Ar
 class Executable:
     """A compiled model, ready to run. `inputs` and `outputs` describe its arguments and results; `manifest` says how it was made."""
 
-    def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
-        """threads: default is what affinity mask and cgroup quota allow. Raises ArtifactError when the code does not fit this machine."""
+    def __init__(self, artifact: Artifact, threads: int | None = None, max_memory: int | None = None) -> None:
+        """threads: default is what affinity mask and cgroup quota allow. max_memory: bytes that one inference may need, weights and outputs
+        included; by default what the machine has. Raises ArtifactError when the code does not fit this machine."""
         manifest = artifact.manifest
-        try:
+        with manifest_faults():
             self.inputs: tuple[TensorSpec, ...] = tuple(tensor_spec(entry) for entry in manifest["inputs"])
             self.outputs: tuple[TensorSpec, ...] = tuple(tensor_spec(entry) for entry in manifest["outputs"])
             self.sizes = tuple(SizeSpec(s["name"], s["lo"], s["hi"], s.get("multiple", 1)) for s in manifest["sizes"])
             self._input_sizes = int(manifest["input_sizes"])
             self._late_outputs = frozenset(manifest["late_outputs"])
+            self._open_ended = bool(manifest["open_ended"])
             self._arena_bytes = Formula(manifest["memory"]["arena"])
+            self._output_bytes = Formula(manifest["memory"]["outputs"])
             self._checks = [(str(c["message"]), int(c["shown"])) for c in manifest["checks"]]
             entry = str(manifest["entry"])
-        except (KeyError, TypeError, ValueError) as error:
-            what = "the artifact's manifest is incomplete"
-            raise ArtifactError(what, why=f"{type(error).__name__}: {error}", hint="compile the model again") from None
-        _require_features(manifest)
+            _require_features(manifest)
         self.manifest = manifest
         self.artifact = artifact
         self.threads = usable_cores() if threads is None else threads
@@ -134,16 +135,17 @@ class Executable:
         self._release = _RELEASE(self._code.address(f"{entry}_release"))
         self._weights = _aligned(artifact.weights)
         self._weights_address = _address(self._weights)
+        self._limit = max_memory or usable_memory() or LARGEST_MEMORY
         self._idle: list[CallMemory] = []  # several threads take and give: one operation of the list each
         self._recycled = [RecycledOutput() for _ in self.outputs]
-        # what calls need not work out again where no sizes are left open
-        self._fixed_inputs = [fixed_shape(spec) for spec in self.inputs]
-        self._small_outputs = small_outputs(self.outputs)
-        self._all_fixed = None not in self._fixed_inputs and self._input_sizes == 0
-        self._solver = SizeSolver(self.inputs, self.sizes)
-        planned = [None if i in self._late_outputs else spec for i, spec in enumerate(self.outputs)]
-        self._room = Room(planned, self._arena_bytes, self._solver.names)
-        self._latest = CallShapes(None, {}, *self._room({})) if self._all_fixed else CallShapes(None, {}, (), 0)
+        with manifest_faults():  # what calls need not work out again where no sizes are left open
+            self._fixed_inputs = [fixed_shape(spec) for spec in self.inputs]
+            self._small_outputs = small_outputs(self.outputs)
+            self._all_fixed = None not in self._fixed_inputs and self._input_sizes == 0
+            self._solver = SizeSolver(self.inputs, self.sizes)
+            planned = [None if i in self._late_outputs else spec for i, spec in enumerate(self.outputs)]
+            self._room = Room(planned, self._arena_bytes, self._solver.names)
+            self._latest = CallShapes(None, {}, *self._room({})) if self._all_fixed else CallShapes(None, {}, (), 0)
         self._input_names = tuple(spec.name for spec in self.inputs)
         self._output_names = tuple(spec.name for spec in self.outputs)
         self._size_names = tuple(size.name for size in self.sizes[: self._input_sizes])
@@ -193,12 +195,24 @@ class Executable:
         latest = self._latest
         if latest.inputs != given:
             sizes = self._solver(arrays)
-            latest = self._latest = CallShapes(given, sizes, *self._room(sizes))
+            latest = self._latest = self._fitting(CallShapes(given, sizes, *self._room(sizes)))
         memory = self._take_memory(latest.arena)
         try:
             return self._call(entry or self._entry, arrays, latest, memory)
         finally:
             self._give_memory(memory)
+
+    def _fitting(self, shapes: CallShapes) -> CallShapes:
+        """The same. Raises MemoryLimitError where what is known to be needed at these sizes is over the limit."""
+        outputs = self._output_bytes(shapes.sizes)
+        if shapes.arena + self._weights.nbytes + outputs > self._limit:
+            raise MemoryLimitError(
+                f"the inference needs {shapes.arena + self._weights.nbytes + outputs:,} bytes, the limit is {self._limit:,}",
+                where=", ".join(f"{name} = {value}" for name, value in shapes.sizes.items()) or None,
+                why=f"weights {self._weights.nbytes:,}, working memory {shapes.arena:,}, outputs {outputs:,}",
+                hint="raise max_memory, or pass smaller inputs",
+            )
+        return shapes
 
     def _refuse_names(self, given: Mapping[str, Any]) -> None:
         known = {spec.name for spec in self.inputs}
@@ -220,6 +234,8 @@ class Executable:
             outputs[i] = None if result is None else _address(result)
         for i, name in enumerate(self._size_names):
             memory.sizes[i] = shapes.sizes[name]
+        if self._open_ended:
+            memory.failure[0] = self._limit - self._weights.nbytes - shapes.arena - self._output_bytes(shapes.sizes)
         code = entry(
             self._pool.handle,
             memory.inputs_address,
@@ -258,8 +274,8 @@ class Executable:
 
     def _failure(self, code: int, values: Sequence[int]) -> Exception:
         if code == OUT_OF_MEMORY:
-            why = "the system refused an allocation for a tensor of data-dependent size"
-            return MemoryLimitError("the inference ran out of memory", why=why)
+            why = f"tensors of data-dependent size are over the limit of {self._limit:,} bytes, or the system refused memory for them"
+            return MemoryLimitError("the inference ran out of memory", why=why, hint="raise max_memory")
         message, shown = self._checks[code - 1]
         return ShapeError(message.format(*[int(value) for value in values[:shown]]), why="the inputs break a constraint of the model")
 
@@ -310,10 +326,11 @@ class Executable:
         return "inputs are " + ", ".join(map(repr, self.inputs))
 
     def memory(self, **sizes: int) -> dict[str, int]:
-        """Bytes that an inference at `sizes` needs: `arena` (planned peak, without outputs of data-dependent size), `weights`.
+        """Bytes that an inference at `sizes` needs: `arena` (planned peak of what lies between inputs and outputs), `outputs` (both without
+        those of data-dependent size), `weights`.
         Raises InputError when a size is missing, negative or unknown."""
         self._expect_sizes(sizes)
-        return {"arena": self._arena_bytes(sizes), "weights": int(self._weights.nbytes)}
+        return {"arena": self._arena_bytes(sizes), "outputs": self._output_bytes(sizes), "weights": int(self._weights.nbytes)}
 
     def _expect_sizes(self, sizes: Mapping[str, Any]) -> None:
         known = [size.name for size in self.sizes]
@@ -323,7 +340,7 @@ class Executable:
                 raise InputError(f"the model has no size '{name}'", why=about)
             if not isinstance(value, (int, np.integer)) or value < 0:
                 raise InputError(f"the size {name} cannot be {value!r}", why="sizes are integers from 0 up")
-        missing = [name for name in self._arena_bytes.names if name not in sizes]
+        missing = [name for name in (*self._arena_bytes.names, *self._output_bytes.names) if name not in sizes]
         if missing:
             raise InputError(f"the size {missing[0]} is missing", why=about, hint=f"memory({', '.join(f'{name}=8' for name in missing)})")
 

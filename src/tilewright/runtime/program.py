@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime import artifact as files
-from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.artifact import Artifact, manifest_faults
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.host.kinds import ValueSpec, taken, value_spec
 from tilewright.runtime.host.steps import Apply, Body, Branch, Literal, Over, Part, Repeat, Step, from_data
@@ -29,21 +29,19 @@ class Program:
     """A compiled model with values that are no tensors of numbers. Tensors of strings are arrays of `str` objects (dtype object), sequences
     lists, optionals None or a value, maps dicts."""
 
-    def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
-        """threads: default is what affinity mask and cgroup quota allow. Raises ArtifactError when the code does not fit this machine."""
+    def __init__(self, artifact: Artifact, threads: int | None = None, max_memory: int | None = None) -> None:
+        """threads: default is what affinity mask and cgroup quota allow. max_memory: bytes that each compiled part
+        may need. Raises ArtifactError when the code does not fit this machine."""
         manifest = artifact.manifest
-        try:
+        with manifest_faults():
             self.inputs: tuple[ValueSpec, ...] = tuple(value_spec(entry) for entry in manifest["inputs"])
             self.outputs: tuple[ValueSpec, ...] = tuple(value_spec(entry) for entry in manifest["outputs"])
             self._body: Body = from_data(manifest["program"])
-        except (KeyError, TypeError, ValueError) as error:
-            what = "the artifact's manifest is incomplete"
-            raise ArtifactError(what, why=f"{type(error).__name__}: {error}", hint="compile the model again") from None
         if not isinstance(self._body, Body):
             raise ArtifactError("the artifact's host program is malformed", hint="compile the model again")
         self.manifest, self.artifact = manifest, artifact
         self.threads = usable_cores() if threads is None else threads
-        self.parts = tuple(Executable(part, threads) for part in artifact.parts)
+        self.parts = tuple(Executable(part, threads, max_memory) for part in artifact.parts)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Results for positional or named arguments: one value, or a tuple when the model has several outputs."""

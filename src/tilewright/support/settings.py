@@ -227,7 +227,8 @@ class Settings:
     max_memory: int | None = _setting(
         None,
         _optional(Kind("bytes, `2GB` or `1.5GiB`", _check_bytes), "what the machine has"),
-        "Memory that one inference may need, weights included. Past it, compilation stops with a MemoryLimitError.",
+        "Memory that one inference may need, weights and outputs included. Past it, compilation stops with a MemoryLimitError; where sizes "
+        "are known only when running, the call does.",
         changes_code=False,
     )
     progress: str = _setting(

@@ -42,15 +42,18 @@ from tilewright.transform.patterns import Pattern, pattern_of
 STRUCTURAL = (Parameter, Constant, Reshape, RefineShape, BindSize, If, Loop, Call, Fused)
 PRODUCTS = (Contract, Convolution, BlockedConvolution, WinogradConvolution)  # they read each element of their operands many times
 MAX_GROUP = 48  # nodes; bounds the size of one kernel's expressions
+MAX_COSTLY = 16  # of them those that are expressions of many operations themselves: exp, erf, divisions
 
 
 @dataclass(slots=True)
 class Group:
-    """A group under construction, users first. `core` is its node with reductions, if any; `epilogue` are nodes computed after it."""
+    """A group under construction, users first. `core` is its node with reductions, if any; `epilogue` are nodes computed after it;
+    `costly` counts those that are no cheap elementwise ones."""
 
     nodes: list[Node] = field(default_factory=list)
     core: Node | None = None
     expensive: bool = False
+    costly: int = 0
 
     @property
     def root(self) -> Node:
@@ -91,6 +94,7 @@ def fuse(function: Function) -> Function:
         elif not pattern.injective and group.core is None:
             group.core = node
         group.nodes.append(node)
+        group.costly += not pattern.cheap
         groups[node] = group
     return _rebuild(function, groups)
 
@@ -104,7 +108,7 @@ def _group_of_users(node: Node, users: Sequence[Node], groups: dict[Node, Group]
 
 
 def _joins(node: Node, pattern: Pattern, group: Group, users: dict[Node, list[Node]]) -> bool:
-    if pattern.opaque or len(group.nodes) >= MAX_GROUP:
+    if pattern.opaque or len(group.nodes) >= MAX_GROUP or group.costly >= MAX_COSTLY:
         return False
     core = group.core
     if core is not None and pattern_of(core).opaque:

@@ -39,7 +39,9 @@ class Native:
         self.entry = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 7)(self.linked.address("entry"))
         self.release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.linked.address("entry_release"))
 
-    def __call__(self, inputs: list[np.ndarray], outputs: list[np.ndarray | None], sizes: dict[Expr, int], arena: int = 4096) -> int:
+    def __call__(
+        self, inputs: list[np.ndarray], outputs: list[np.ndarray | None], sizes: dict[Expr, int], arena: int = 4096, room: int = 1 << 48
+    ) -> int:
         self.sizes = np.array([sizes.get(s, -77) for s in self.plan.sizes] or [0], np.int64)
         self.failure = np.zeros(SHOWN, np.int64)
         memory = np.zeros(arena + 64, np.uint8)
@@ -47,6 +49,8 @@ class Native:
         self.results = (ctypes.c_void_p * max(1, len(outputs)))(*[None if y is None else y.ctypes.data for y in outputs])
         weights = np.zeros(64, np.uint8)
         base = memory.ctypes.data + -memory.ctypes.data % 64
+        if self.plan.arenas > 1 or self.plan.late_outputs:
+            self.failure[0] = room
         return int(self.entry(None, given, self.results, self.sizes.ctypes.data, weights.ctypes.data, base, self.failure.ctypes.data))
 
     def late(self, index: int, count: int) -> list[int]:
@@ -159,6 +163,17 @@ def test_memory_is_kept_by_grow_and_reused_by_allocate() -> None:
     x, y = np.arange(50), np.zeros(50, np.int64)
     assert Native(plan(steps, (N,), 1, (), 2))([x], [y], {N: 50}) == 0
     assert y.tolist() == x.tolist()
+
+
+def test_memory_past_the_room_is_refused() -> None:
+    """Two arenas of which each fits and both do not; what an arena has is not counted twice when it grows."""
+    steps: list[Step] = [Allocate(Region("arena", 1), N * 8), Allocate(Region("arena", 2), N * 8), Grow(Region("arena", 2), N * 16)]
+    native = Native(plan(steps, (N,), 1, (), 3))
+    x = [np.zeros(1, np.int64)]
+    assert native(x, [None], {N: 1000}, room=25_000) == 0
+    assert native(x, [None], {N: 1000}, room=23_000) == OUT_OF_MEMORY
+    assert native(x, [None], {N: 1000}, room=10_000) == OUT_OF_MEMORY
+    assert native(x, [None], {N: 1000}, room=0) == OUT_OF_MEMORY
 
 
 def test_memory_that_is_refused() -> None:

@@ -18,6 +18,7 @@ from tilewright.frontend.onnx.bodies import type_proto
 from tilewright.frontend.onnx.context import origin_of
 from tilewright.frontend.onnx.importer import import_model
 from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
+from tilewright.frontend.onnx.node_check import check_node
 from tilewright.frontend.onnx.registry import IMPORTERS
 from tilewright.frontend.onnx.survey import Refusal, refusal, survey
 from tilewright.frontend.onnx.walking import domain_of, plain_domain, subgraphs, uses, walk_nodes
@@ -174,6 +175,7 @@ class _Cut:
         if node.op_type == "Constant" and self.constant(node):
             return
         types = self.scope.types
+        check_node(node, self.cutter.opsets.get(domain_of(node), 1), domain_of(node))
         read = [name for name in uses(node) if name in types]
         inferred = infer(node, self.scope, self.cutter)
         control = node.op_type in ("If", "Loop", "SequenceMap") and domain_of(node) == ""
@@ -328,7 +330,9 @@ def infer(node: onnx.NodeProto, scope: _Scope, cutter: _Cutter) -> Types:
         found: Types = onnx.shape_inference.infer_node_outputs(
             schema, node, types, known, opset_imports=imports, ir_version=cutter.model.proto.ir_version
         )
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"{node.op_type} is malformed: {' '.join(str(error).split())}") from None
+    except (onnx.shape_inference.InferenceError, KeyError, ValueError, RuntimeError) as error:
         if all(name in types for name in node.input if name):
             raise ModelError(f"{node.op_type} cannot take these values: {' '.join(str(error).split())}") from None
         return {}

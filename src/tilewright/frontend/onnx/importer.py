@@ -11,11 +11,11 @@ import onnx
 
 from tilewright.frontend.dims import DimRange
 from tilewright.frontend.onnx import opset6
-from tilewright.frontend.onnx.bodies import schema_function
+from tilewright.frontend.onnx.bodies import schema_function, type_proto
 from tilewright.frontend.onnx.context import ModelState, NodeContext, origin_of
 from tilewright.frontend.onnx.inputs import Dims
 from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
-from tilewright.frontend.onnx.node_check import check_node
+from tilewright.frontend.onnx.node_check import check_node, check_types
 from tilewright.frontend.onnx.operators.sequence import ACCEPTING
 from tilewright.frontend.onnx.order import why_undefined
 from tilewright.frontend.onnx.registry import IMPORTERS
@@ -72,18 +72,26 @@ class GraphImporter:
         before: set[str] = set()
         for node in nodes:
             try:
-                self.node(node, scope, nodes, before)
+                self.guarded(node, scope, nodes, before)
             except TilewrightError as error:
                 error = error.located(str(self.origin(node)))
-                if self.problems is None:
+                if self.problems is None or isinstance(error, InternalError):
                     raise error from error.__cause__
                 self.problems.append(error)
-            except RecursionError:
-                raise ModelError("the model nests too deeply", where=str(self.origin(node))) from None
-            except Exception as error:
-                why = f"{type(error).__name__}: {error}"
-                raise InternalError(f"{node.op_type} cannot be imported", where=str(self.origin(node)), why=why) from error
             before.update(node.output)
+
+    def guarded(self, node: onnx.NodeProto, scope: Scope, nodes: Sequence[onnx.NodeProto], before: set[str]) -> None:
+        """Import a node. Raises TilewrightErrors only: where an importer fails in another way, ONNX is asked whether the node
+        is to blame."""
+        try:
+            self.node(node, scope, nodes, before)
+        except (TilewrightError, MemoryError):
+            raise
+        except RecursionError:
+            raise ModelError("the model nests too deeply") from None
+        except Exception as error:
+            check_types(node, {name: type_proto(scope[name]) for name in node.input if name in scope}, self.state.opsets)
+            raise InternalError(f"{node.op_type} cannot be imported", why=f"{type(error).__name__}: {error}") from error
 
     def node(self, node: onnx.NodeProto, scope: Scope, nodes: Sequence[onnx.NodeProto], before: set[str]) -> None:
         domain = "" if node.domain == "ai.onnx" else node.domain

@@ -52,7 +52,10 @@ class Dims:
         if dtype is dtypes.string:
             raise UnsupportedDtypeError(f"input '{info.name}' holds strings", hint="only numbers can be passed to a compiled model")
         shape = tuple(self.dim(dim, f"{info.name}_{axis}") for axis, dim in enumerate(tensor.shape.dim))
-        return TensorType(dtype, shape)
+        found = TensorType(dtype, shape)
+        if not found.is_possible:
+            raise ModelError(f"input '{info.name}' of type {found} is larger than any memory")
+        return found
 
     def dim(self, dim: onnx.TensorShapeProto.Dimension, unnamed: str) -> Expr:
         if dim.HasField("dim_value") and dim.dim_value >= 0:

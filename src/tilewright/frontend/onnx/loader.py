@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
@@ -15,11 +16,14 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from tilewright.frontend.onnx.functions import check_functions
 from tilewright.frontend.onnx.wire import WireError, cut_weights
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
+from tilewright.ir.types import LARGEST_DIM
 from tilewright.runtime.artifact import MAGIC
 from tilewright.support.errors import ModelError, UnsupportedDtypeError
+from tilewright.support.host_limits import usable_memory
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -96,18 +100,22 @@ class LoadedModel:
         """The value of a sparse tensor: indices are flat positions, or one row of coordinates for each value."""
         values, indices = self.tensor(sparse.values), self.tensor(sparse.indices)
         shape = tuple(sparse.dims)
-        result = np.zeros(shape, values.dtype)
+        if any(dim < 0 for dim in shape) or math.prod(shape) * values.dtype.itemsize > (usable_memory() or LARGEST_DIM):
+            raise ModelError(f"sparse tensor '{sparse.values.name}' cannot have the shape {list(shape)}", where=self.source)
         try:
+            result = np.zeros(shape, values.dtype)
             if indices.ndim == 1:
                 result.reshape(-1)[indices] = values
             else:
                 result[tuple(indices.T)] = values
-        except (IndexError, ValueError) as error:
+        except (IndexError, ValueError, MemoryError) as error:
             raise ModelError(f"sparse tensor '{sparse.values.name}' is malformed: {error}", where=self.source) from None
         return result
 
     def _view(self, data: memoryview, offset: int, length: int, dtype: DType, shape: tuple[int, ...], name: str) -> Array:
         count = math.prod(shape)
+        if dtype is dtypes.string:
+            raise ModelError(f"tensor '{name}' of strings lies in raw bytes", where=self.source, why="ONNX keeps strings in the message")
         needed = (count * dtype.bits + 7) // 8
         if needed != length:
             raise ModelError(
@@ -132,7 +140,7 @@ class LoadedModel:
             raise ModelError(
                 f"tensor '{tensor.name}' keeps its data in '{location}', but the model has no folder", hint="give the path of the file"
             )
-        path = (self.folder / location).resolve()
+        path = (self.folder / location.replace("\0", "?")).resolve()  # no file has a NUL in its name
         # download caches keep links to the model and its data, which lie side by side elsewhere
         folders = (self.folder.resolve(), Path(self.source).resolve().parent)
         if not location or not any(path.is_relative_to(folder) for folder in folders):
@@ -180,6 +188,8 @@ def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
 
 
 def _map_file(path: Path) -> Any:
+    if path.exists() and not path.is_file():  # opening a pipe waits for somebody who writes into it
+        raise OSError(errno.EINVAL, "it is no regular file")
     with path.open("rb") as file:
         if path.stat().st_size == 0:
             return b""
@@ -189,6 +199,7 @@ def _map_file(path: Path) -> Any:
 def load_model(model: Any) -> LoadedModel:
     """Open a model: a path, the bytes of a file, or an `onnx.ModelProto`. Raises ModelError when it is no ONNX model."""
     if isinstance(model, onnx.ModelProto):
+        check_functions(model)
         return LoadedModel(model, "ModelProto")
     if isinstance(model, (bytes, bytearray, memoryview)):
         return LoadedModel(_parse(lambda: bytes(model), "bytes"), "bytes")
@@ -227,6 +238,7 @@ def _parse(content: Callable[[], bytes], source: str) -> onnx.ModelProto:
     damaged = _first_bytes(proto)
     if damaged is not None:
         raise ModelError(f"'{source}' is damaged: {damaged!r} stands where a name must", hint="export or download the model again")
+    check_functions(proto)
     return proto
 
 

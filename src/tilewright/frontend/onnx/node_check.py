@@ -5,6 +5,7 @@ Importers rely on this, and say themselves what depends on shapes and dtypes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -65,3 +66,17 @@ def check_node(node: onnx.NodeProto, version: int, domain: str) -> None:
     missing = form.required - given
     if missing:
         raise ModelError(f"{node.op_type} lacks the attribute '{min(missing)}'")
+
+
+def check_types(node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto], opsets: Mapping[str, int]) -> None:
+    """Raise ModelError where ONNX's own type rule refuses a node with operands of these types. Importers rely on ranks and dtypes that it
+    asks for; to ask it for each node would take more time than all the rest."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    imports = [onnx.helper.make_opsetid(name, number) for name, number in opsets.items()]
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
+        onnx.shape_inference.infer_node_outputs(schema, node, dict(types), opset_imports=imports, ir_version=10)
+    except onnx.defs.SchemaError:
+        return
+    except Exception as error:  # what ONNX's C++ library raises has no common base
+        raise ModelError(f"{node.op_type} cannot take these values", why=" ".join(str(error).split())) from None

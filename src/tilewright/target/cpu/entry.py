@@ -5,7 +5,8 @@
 `inputs` and `outputs` are arrays of pointers; outputs of sizes known only while running are allocated here and their pointers stored
 (free them with `ENTRY_release`). `sizes` is an int64 array in the plan's order, the inputs' sizes filled in by the caller, the rest
 written here. `constants` is the base of the weights, `arena` of arena 0. Answers 0, OUT_OF_MEMORY, or the number (from 1) of the
-check that failed, with the values that its message quotes in `failure` (int64, at most SHOWN of them). Kernels are called with `args`
+check that failed, with the values that its message quotes in `failure` (int64, at most SHOWN of them). The first of these says on entry
+how many bytes may be allocated here; plans that allocate none do not read it. Kernels are called with `args`
 as `codegen.kernel` says; the slot before its first holds the number of the launch in program order, from 0.
 """
 
@@ -70,6 +71,7 @@ class EntryEmitter:
     checks: list[RuntimeCheck] = field(default_factory=list)
     args: str = ""
     code: str = ""
+    room: str = ""
     launches: int = 0
 
     # ---- pieces
@@ -190,6 +192,10 @@ class EntryEmitter:
         # a result that grows in a loop doubles its room, so that appending stays linear in its size
         doubled = fn.op(f"shl i64 {have}, 1")
         wanted = fn.op(f"call i64 @llvm.umax.i64(i64 {doubled}, i64 {rounded})") if keep else rounded
+        left = fn.op(f"sub i64 {fn.op(f'load i64, ptr {self.room}')}, {fn.op(f'sub i64 {wanted}, {have}')}")
+        allowed = fn.label("allowed")
+        fn.branch(fn.op(f"icmp sge i64 {left}, 0"), allowed, none)
+        fn.start(allowed)
         fresh = fn.op(f"call ptr @aligned_alloc(i64 {ALIGNMENT}, i64 {wanted})")
         missing = fn.op(f"icmp eq ptr {fresh}, null")
         fn.branch(missing, none, got)
@@ -203,6 +209,7 @@ class EntryEmitter:
         fn.do(f"call void @free(ptr {old})")
         fn.do(f"store ptr {fresh}, ptr {pointer}")
         fn.do(f"store i64 {wanted}, ptr {capacity}")
+        fn.do(f"store i64 {left}, ptr {self.room}")
         fn.jump(done)
         fn.start(done)
 
@@ -303,6 +310,9 @@ def _prologue(entry: EntryEmitter) -> None:
     entry.code = fn.alloca("i64, align 8")
     fn.do(f"store i64 0, ptr {entry.code}")
     entry.regions[Region("arena", 0)] = "%arena"
+    if plan.arenas > 1 or plan.late_outputs:
+        entry.room = fn.alloca("i64, align 8")
+        fn.do(f"store i64 {fn.op('load i64, ptr %failure')}, ptr {entry.room}")
     for i in range(1, plan.arenas):
         pointer, capacity = fn.alloca("ptr, align 8"), fn.alloca("i64, align 8")
         fn.do(f"store ptr null, ptr {pointer}")

@@ -242,7 +242,7 @@ def concat(r: Rewriter, node: Node) -> Answer:
     inputs: list[Value] = []
     for value in node.inputs:
         inner = made_by(value, Concat)
-        if inner is not None and inner.axis % value.type.rank == axis and not r.is_shared(value):
+        if inner is not None and inner.axis % value.type.rank == axis and not r.is_shared(value) and node.inputs.count(value) == 1:
             inputs.extend(value.node.inputs)
         elif not is_zero(value.shape[axis]):
             inputs.append(value)

@@ -11,6 +11,7 @@ from tilewright.graph.ops import Attention, Concat, Iota
 from tilewright.graph.shapes import canonical, dims_equal
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const
+from tilewright.support.errors import ModelError
 
 MASK, PAST_KEY, PAST_VALUE, LENGTHS = 3, 4, 5, 6  # inputs
 SCORES = 3  # the output that gives inner results
@@ -74,6 +75,8 @@ def _kept(ctx: NodeContext, mask: Value | None, q: Value, k: Value, past: Expr, 
 
 def split_heads(ctx: NodeContext, x: Value, heads: int) -> Value:
     """[B, S, H*D] to [B, H, S, D]."""
+    if x.type.rank != 3:
+        raise ModelError(f"queries of three axes and keys or values of type {x.type}", where=ctx.where)
     batch, steps, width = x.shape
     return ctx.transpose(ctx.reshape(x, (batch, steps, heads, canonical(width // heads))), (0, 2, 1, 3))
 

@@ -74,6 +74,8 @@ def _range_length(ctx: NodeContext, start: Value, limit: Value, delta: Value) ->
 def eye_like(ctx: NodeContext) -> Value:
     """Ones on the diagonal column - row == k."""
     x = ctx.input(0)
+    if len(x.shape) != 2:
+        raise ModelError(f"EyeLike takes a matrix, not {x.type}", where=ctx.where)
     rows, columns = x.shape
     row = ctx.reshape(ctx.one(Iota(rows, dtypes.int64)), (rows, 1))
     row = ctx.binary("add", row, ctx.attribute("k", 0))
