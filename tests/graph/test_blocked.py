@@ -40,6 +40,17 @@ def test_convolutions_are_those_of_plain_layouts(kind: str, stride: int, dilatio
     np.testing.assert_allclose(Unblock(const(8)).reference((blocked,))[0], want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("channels", [1, 5, 7])
+def test_lanes_past_the_channels_of_the_weights_are_not_read(channels: int) -> None:
+    x, w = draw(2, channels, 6, 7), draw(8, channels, 3, 3)
+    window = ((1, 1), (1, 1), as_shape((1, 1)), as_shape((1, 1)))
+    given = Block(4).reference((x,))[0]
+    given[:, -1, ..., (channels - 1) % 4 + 1 :] = np.nan
+    (blocked,) = check(BlockedConvolution(*window, False, 4), given, w)
+    want = Convolution(*window, 1, dtypes.float32).reference((x, w))[0]
+    np.testing.assert_allclose(Unblock(const(8)).reference((blocked,))[0], want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["dense", "few channels", "depthwise in int32", "depthwise in float32"])
 def test_bytes_are_summed_exactly(kind: str) -> None:
     depthwise, few = kind.startswith("depthwise"), kind == "few channels"

@@ -64,6 +64,11 @@ def test_images(tile: tuple[int, int], pads: tuple[int, int]) -> None:
     plain_and_winograd((2, 8, 7, 5), 4, tile, (3, 3), (low, low), (high, high), 0)
 
 
+@pytest.mark.parametrize("channels", [1, 6, 7])
+def test_channels_that_do_not_fill_blocks(channels: int) -> None:
+    plain_and_winograd((2, channels, 7, 5), 4, (2, 2), (3, 3), (1, 1), (1, 1), channels)
+
+
 def test_one_and_three_axes() -> None:
     plain_and_winograd((2, 4, 11), 8, (4,), (3,), (1,), (1,), 1)
     plain_and_winograd((1, 4, 4, 3, 5), 4, (2, 2, 2), (3, 3, 3), (1, 1, 1), (1, 1, 1), 2)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, ExprLike, as_expr, const, load, logical_and, logical_or, maximum, minimum, var
+from tilewright.ir.expr import TRUE, Expr, ExprLike, as_expr, const, load, logical_and, logical_or, maximum, minimum, var
 from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType, as_shape
 from tilewright.kernel.nodes import (
@@ -205,9 +205,16 @@ class KernelBuilder:
         return out
 
     def reduce(
-        self, name: str, shape: Sequence[ExprLike], extents: Sequence[ExprLike], value: Callable[..., Expr], combiner: str
+        self,
+        name: str,
+        shape: Sequence[ExprLike],
+        extents: Sequence[ExprLike],
+        value: Callable[..., Expr],
+        combiner: str,
+        where: Callable[..., Expr] | None = None,
     ) -> Tensor:
-        """out[i...] = combine over r... of value(i..., r...), starting from the combiner's identity. `combiner` is a key of COMBINERS."""
+        """out[i...] = combine over r... of value(i..., r...), starting from the combiner's identity. `combiner` is a key of COMBINERS.
+        `where`(r...): the points that count, the first one among them; None: all."""
         spatial = self._iters(shape, "spatial")
         reduction = self._iters(extents, "reduction")
         indices = tuple(it.var for it in spatial)
@@ -216,7 +223,8 @@ class KernelBuilder:
         out = self._output(name, result.dtype, shape)
         update = Store(out.buffer, indices, how.combine(out[indices], result))
         init = Store(out.buffer, indices, how.identity(result.dtype))
-        self._nest(Block(out.buffer.name, spatial + reduction, (), update, init))
+        predicate = TRUE if where is None else where(*(it.var for it in reduction))
+        self._nest(Block(out.buffer.name, spatial + reduction, (), update, init, predicate))
         return out
 
     def opaque(

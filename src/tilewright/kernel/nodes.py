@@ -106,7 +106,8 @@ class BlockIter(Interned):
 @dataclass(frozen=True, slots=True, eq=False)
 class Block(Interned):
     """A unit of computation. For each point of the domain (`predicate` true) the body runs once; `init` runs before the first
-    reduction point of each spatial point. Buffers in `scratch` exist for one run of the body."""
+    reduction point of each spatial point. The predicate may test the iters, which schedules keep, and the loops around the block. Buffers
+    in `scratch` exist for one run of the body."""
 
     name: str
     iters: tuple[BlockIter, ...]

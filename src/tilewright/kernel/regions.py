@@ -14,7 +14,7 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 from tilewright.ir.affine import ZERO, add_scaled, linear, to_expr
-from tilewright.ir.expr import Expr, const
+from tilewright.ir.expr import TRUE, Expr, const
 from tilewright.ir.prove import at_most, larger, nonnegative, prove_equal, smaller
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplify
@@ -251,6 +251,11 @@ def conjuncts(condition: Expr) -> tuple[Expr, ...]:
     return (condition,)
 
 
+def bound_predicate(block: Block) -> Expr:
+    """The block's predicate in terms of the loops around it alone."""
+    return substitute(block.predicate, {it.var: binding for it, binding in zip(block.iters, block.bindings, strict=True)})
+
+
 def limits_iter(condition: Expr, block: Block) -> int | None:
     """The position of the iter whose binding the condition keeps below its extent, or at or above 0; None for another condition."""
     for position, (it, binding) in enumerate(zip(block.iters, block.bindings, strict=True)):
@@ -269,8 +274,16 @@ def limits_iter(condition: Expr, block: Block) -> int | None:
 
 @lru_cache(maxsize=4096)
 def domain_predicate_only(block: Block) -> bool:
-    """Whether the predicate only cuts points outside the block's domain, so that it hides no element that belongs to a region."""
-    return all(limits_iter(condition, block) is not None for condition in conjuncts(block.predicate))
+    """Whether the predicate only cuts points outside the block's domain, or points of a reduction that are not its first, so that it hides
+    no element that belongs to a region of what the block writes."""
+    return all(limits_iter(condition, block) is not None or _limits_reduction(condition, block) for condition in conjuncts(block.predicate))
+
+
+def _limits_reduction(condition: Expr, block: Block) -> bool:
+    """Whether a condition tests reduction iters alone, and holds where the reduction begins."""
+    used = set(free_vars(condition))
+    reduced = {it.var for it in block.iters if it.kind == "reduction"}
+    return bool(used) and used <= reduced and simplify(substitute(condition, {v: const(0) for v in used})) is TRUE
 
 
 def covers(big: Region, small: Region, outer: Extents) -> bool:

@@ -50,6 +50,7 @@ FINITE = frozenset(
 FLOATS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)  # narrow ones are converted where they are read and stored
 WORTH = 2.0  # times the arithmetic that filling up blocks may cost
 BYTES = (dtypes.uint8, dtypes.int8)
+INTEGER_TERMS, FLOAT_TERMS = 4, 2  # channels that one instruction may sum over, of bytes and of bfloat16
 FEW = 4  # input channels up to this are read from the plain layout; those of bytes from blocks of so many, which one instruction takes
 
 
@@ -161,7 +162,9 @@ def _convolution(state: _Blocker, node: Node, op: Convolution) -> Value:
         data = state.g.one(Block(FEW), state.plain_form(x))
     else:
         data = state.plain_form(x) if few else state.blocked_form(x)
-    inputs = w.shape[1] if depthwise or data.type.rank == w.type.rank else data.shape[1] * data.shape[-1]
+    terms = INTEGER_TERMS if w.type.dtype.is_integer else FLOAT_TERMS
+    alone = depthwise or data.type.rank == w.type.rank
+    inputs = w.shape[1] if alone else const(-(-int(w.shape[1].value) // terms) * terms)
     outputs = -(-int(w.shape[0].value) // state.lanes) * state.lanes
     weights = _padded(state, widen(state.g, state.plain_form(w)), (const(outputs), inputs, *w.shape[2:]))
     blocked = BlockedConvolution(op.strides, op.dilations, op.low, op.high, depthwise, state.lanes, sums)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewright.ir.dtypes import float32, int8, int32, uint8
-from tilewright.ir.expr import ExprLike, call, cast, const, maximum, select
+from tilewright.ir.dtypes import DType, float32, int8, int32, uint8
+from tilewright.ir.expr import Expr, ExprLike, call, cast, const, less, maximum, select
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.interpreter import bind_sizes, interpret
 from tilewright.kernel.nodes import Kernel
@@ -49,6 +49,19 @@ def byte_product(m: Dim = 3, k: Dim = 10, n: Dim = 5) -> Kernel:
     b = KernelBuilder("byte_product")
     x, w = b.input("A", uint8, (m, k)), b.input("B", int8, (k, n))
     return b.finish((b.reduce("C", (m, n), (k,), lambda i, j, r: cast(int32, x[i, r]) * cast(int32, w[r, j]), "sum"),))
+
+
+def short_product(m: Dim = 3, blocks: int = 2, lanes: int = 4, inside: int = 6, dtype: DType = float32) -> Kernel:
+    """D = a @ b, reduced over blocks of lanes, of which only the first `inside` count, times 2. Bytes are summed in int32."""
+    b = KernelBuilder("short_product")
+    sums, narrow = (float32, float32) if dtype is float32 else (int32, int8)
+    x, w = b.input("A", dtype, (m, blocks, lanes)), b.input("B", narrow, (blocks, lanes, 5))
+
+    def term(i: Expr, j: Expr, r: Expr, q: Expr) -> Expr:
+        return cast(sums, x[i, r, q]) * cast(sums, w[r, q, j])
+
+    c = b.reduce("C", (m, 5), (blocks, lanes), term, "sum", lambda r, q: less(r * lanes + q, inside))
+    return b.finish((b.compute("D", (m, 5), lambda i, j: c[i, j] * const(2, sums)),))
 
 
 def softmax(rows: Dim = 4, columns: Dim = 11) -> Kernel:

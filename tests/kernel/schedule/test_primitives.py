@@ -7,7 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.kernel.schedule.kernels import byte_product, check_same, convolution, elementwise, matmul, scaled_product, softmax, stencil
+from tests.kernel.schedule.kernels import (
+    byte_product,
+    check_same,
+    convolution,
+    elementwise,
+    matmul,
+    scaled_product,
+    short_product,
+    softmax,
+    stencil,
+)
+from tilewright.ir.dtypes import uint8
 from tilewright.ir.expr import size
 from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.schedule import PackedLayout, Schedule
@@ -114,6 +125,8 @@ CASES: dict[str, tuple[Callable[[], Kernel], Callable[[Schedule], Schedule]]] = 
     "compute_at": (stencil, compute_at),
     "compute_at_padding": (convolution, lambda s: s.compute_at("P", s.loops_of("C")[2])[0]),
     "reverse_compute_at": (lambda: matmul(M, 5, 10), reverse_compute_at),
+    "compute_at_keeps_what_counts": (lambda: short_product(M), lambda s: s.compute_at("C", "i_3")[0].decompose_reduction("C", "C_k2")[0]),
+    "rfactor_keeps_what_counts": (lambda: short_product(M), lambda s: s.rfactor("k_1")[0]),
     "cache_read": (matmul, cache_read),
     "cache_write": (matmul, cache_write),
     "set_scope": (matmul, lambda s: s.set_scope("C", "local")),
@@ -126,6 +139,7 @@ CASES: dict[str, tuple[Callable[[], Kernel], Callable[[Schedule], Schedule]]] = 
     "prefetch": (lambda: matmul(M, 5, 10), prefetch),
     "pad": (lambda: matmul(M, 5, 10), pad),
     "dot": (lambda: byte_product(M, 8, 5), lambda s: s.dot("C", 2, 4)),
+    "dot_keeps_what_counts": (lambda: short_product(M, 2, 8, 12, uint8), lambda s: s.dot("C", 3, 4)),
     "dot_ragged": (byte_product, lambda s: s.pack("B", ((4,), ()), (0, 2, 1)).dot("C", 2, 4)),
 }
 SIZES = {"m": 6, "n": 11}

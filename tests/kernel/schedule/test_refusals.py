@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.kernel.schedule.kernels import byte_product, elementwise, matmul, softmax, stencil
-from tilewright.ir.dtypes import float32
+from tests.kernel.schedule.kernels import byte_product, elementwise, matmul, short_product, softmax, stencil
+from tilewright.ir.dtypes import float32, uint8
 from tilewright.ir.expr import size
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.nodes import Kernel
@@ -86,6 +86,7 @@ CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
     (matmul, lambda s: s.pad("C", "w", 4), "has no iter 'w'"),
     (matmul, lambda s: s.decompose_reduction("C", "i")[0].pad("C", 0, 4), "block 'C' accumulates and its init is elsewhere"),
     (matmul, lambda s: s.dot("C", 2, 4), "block 'C' multiplies"),
+    (lambda: short_product(dtype=uint8), lambda s: s.dot("C", 3, 4), "the predicate of block 'C' tests"),
     (byte_product, lambda s: s.dot("C", 2, 3), "no instruction adds 3 products"),
     (byte_product, lambda s: s.dot("C", 0, 4), "'v' of block 'C' is no reduction iter"),
     (byte_product, lambda s: s.split("k", 5)[0].dot("C", 2, 4), "is not bound to one loop of its extent"),

@@ -1,12 +1,13 @@
 """Channel-blocked layouts: [N, C, *S] as [N, C/lanes, *S, lanes], so that a vector holds neighbouring channels of one position.
 
 The last block is filled up with channels of zeros where the lanes do not divide C. What is computed from these lanes is never looked at:
-`Unblock` drops them, and a convolution multiplies them by weights that are zero.
+`Unblock` drops them, and a convolution sums over the channels that its weights have.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -99,9 +100,9 @@ def _is_factor(dtype: DType, sum_: DType) -> bool:
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockedConvolution(Operator):
     """A convolution with blocked channels: result [N, ceil(O/lanes), *S', lanes]. The weights keep the shape that `Convolution` takes,
-    [O, C, *K] or [C, 1, *K] (`depthwise`), with O and C multiples of the lanes of the result and of the input (the caller pads them). The
-    input is blocked, by lanes of its own, or, where it has few channels, plain [N, C, *S]. `dtype` is that of the sum; bytes are summed in
-    int32 or float32, bfloat16 in float32."""
+    [O, C, *K] or [C, 1, *K] (`depthwise`), with O (C, if depthwise) a multiple of the lanes of the result (the caller pads it). The input
+    is blocked, by lanes of its own, of which the last block may have more than C, or, where it has few channels, plain [N, C, *S]. `dtype`
+    is that of the sum; bytes are summed in int32 or float32, bfloat16 in float32."""
 
     name: ClassVar[str] = "blocked_convolution"
     strides: tuple[int, ...]
@@ -127,17 +128,17 @@ class BlockedConvolution(Operator):
             raise TypeRuleError(f"blocked_convolution: {w!r} are no weights of whole blocks")
         if not all(t.dtype is self.dtype or _is_factor(t.dtype, self.dtype) for t in inputs):
             raise TypeRuleError(f"blocked_convolution of {x.dtype} and {w.dtype} in {self.dtype} is not defined")
-        channels = x.shape[1] if plain else x.shape[1] * x.shape[-1]
-        wanted = w.shape[0] if self.depthwise else w.shape[1]
-        if (self.depthwise and plain) or not dims_equal(canonical(channels), wanted):
-            raise TypeRuleError(f"blocked_convolution: the input has {canonical(channels)!r} channels, the weights take {wanted!r}")
+        channels = w.shape[0] if self.depthwise else w.shape[1]
+        wanted = channels if plain else blocked_count(channels, int(x.shape[-1].value))
+        if (self.depthwise and plain) or not dims_equal(x.shape[1], wanted):
+            raise TypeRuleError(f"blocked_convolution: the input {format_shape(x.shape)} has not the {channels!r} channels of the weights")
         own = zip(x.shape[2 : 2 + rank], self.low, self.high, w.shape[2:], self.strides, self.dilations, strict=True)
         spatial = tuple(windowed_dim(*axis) for axis in own)
         return (TensorType(self.dtype, (x.shape[0], canonical(w.shape[0] // self.lanes), *spatial, const(self.lanes))),)
 
     def reference(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         x, w = inputs
-        plain = x if x.ndim == w.ndim else Unblock(const(x.shape[1] * x.shape[-1])).reference((x,))[0]
+        plain = x if x.ndim == w.ndim else Unblock(const(w.shape[0 if self.depthwise else 1])).reference((x,))[0]
         groups = w.shape[0] if self.depthwise else 1
         convolution = Convolution(self.strides, self.dilations, self.low, self.high, groups, self.dtype)
         return Block(self.lanes).reference(convolution.reference((plain, w)))
@@ -175,4 +176,11 @@ class BlockedConvolution(Operator):
 
         taps = w.shape[2:]
         extents = taps if self.depthwise else (w.shape[1], *taps) if plain else (x.shape[1], *taps, x.shape[-1])
-        return (reduce_block(k, "blocked_convolution", shape, extents, value, "sum"),)
+        whole = self.depthwise or plain or dims_equal(canonical(x.shape[1] * x.shape[-1]), w.shape[1])
+        ragged = None if whole else partial(inside, w.shape[1], x.shape[-1])
+        return (reduce_block(k, "blocked_convolution", shape, extents, value, "sum", ragged),)
+
+
+def inside(channels: Expr, lanes: Expr, block: Expr, *rest: Expr) -> Expr:
+    """Whether a lane, the last of `rest`, of a block of channels is one of the `channels`."""
+    return less(block * lanes + rest[-1], channels)

@@ -19,15 +19,21 @@ def rounded(k: KernelBuilder, name: str, accumulated: Tensor, dtype: DType) -> T
 
 
 def reduce_block(
-    k: KernelBuilder, name: str, shape: Sequence[Expr], extents: Sequence[Expr], value: Callable[..., Expr], combiner: str
+    k: KernelBuilder,
+    name: str,
+    shape: Sequence[Expr],
+    extents: Sequence[Expr],
+    value: Callable[..., Expr],
+    combiner: str,
+    where: Callable[..., Expr] | None = None,
 ) -> Tensor:
-    """A reduction, or a plain block when there is no axis to reduce or an axis is known to be empty."""
+    """A reduction over the points `where` (None: all), or a plain block when there is no axis to reduce or one is known to be empty."""
     if not extents:
         return k.compute(name, shape, value)
     if any(is_zero(extent) for extent in extents):
         dtype = value(*(const(0) for _ in (*shape, *extents))).dtype
         return k.compute(name, shape, lambda *i: COMBINERS[combiner].identity(dtype))
-    return k.reduce(name, shape, extents, value, combiner)
+    return k.reduce(name, shape, extents, value, combiner, where)
 
 
 class AxisReader:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from tilewright.graph.node import Array, Operator
-from tilewright.graph.ops.blocked import Block, Unblock
+from tilewright.graph.ops.blocked import Block, Unblock, blocked_count, inside
 from tilewright.graph.ops.elementwise import expect_inputs
 from tilewright.graph.ops.padding import pad_block, windowed_dim
 from tilewright.graph.ops.winograd_transforms import Matrix, apply_along, chosen, products, transforms
@@ -74,8 +75,9 @@ class WinogradWeights(Operator):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WinogradConvolution(Operator):
-    """A dense convolution without stride and dilation: x [N, C/lanes, *S, lanes] and weights [*n, C, O] as `WinogradWeights` gives them for
-    `tile` and `window`, to [N, O/lanes, *S', lanes]. `low`, `high`: zeros around the image. C and O are multiples of the lanes. float32."""
+    """A dense convolution without stride and dilation: x [N, ceil(C/lanes), *S, lanes] and weights [*n, C, O] as `WinogradWeights` gives
+    them for `tile` and `window`, to [N, O/lanes, *S', lanes]; O is a multiple of the lanes. `low`, `high`: zeros around the image. float32.
+    """
 
     name: ClassVar[str] = "winograd_convolution"
     tile: tuple[int, ...]
@@ -93,7 +95,7 @@ class WinogradConvolution(Operator):
         if u.rank != rank + 2 or u.shape[:rank] != tuple(map(const, points_of(self.tile, self.window))):
             raise TypeRuleError(f"winograd_convolution: {format_shape(u.shape)} are no weights for tiles {self.tile} of {self.window}")
         c, o = u.shape[rank:]
-        if not (o.is_const and o.value % self.lanes == 0 and dims_equal(canonical(x.shape[1] * self.lanes), c)):
+        if not (o.is_const and o.value % self.lanes == 0 and dims_equal(x.shape[1], blocked_count(c, self.lanes))):
             raise TypeRuleError(f"winograd_convolution: the weights {format_shape(u.shape)} do not fit the input {format_shape(x.shape)}")
         return (TensorType(dtypes.float32, (x.shape[0], const(o.value // self.lanes), *self._space(x.shape), const(self.lanes))),)
 
@@ -105,7 +107,7 @@ class WinogradConvolution(Operator):
     def reference(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         x, u = inputs
         rank = len(self.tile)
-        plain = Unblock(const(x.shape[1] * self.lanes)).reference((x,))[0].astype(np.float64)
+        plain = Unblock(const(u.shape[-2])).reference((x,))[0].astype(np.float64)
         sizes = [int(dim.value) for dim in self._space(tuple(map(const, x.shape)))]
         tiles = [-(-size // m) for size, m in zip(sizes, self.tile, strict=True)]
         need = [count * m + r - 1 for count, m, r in zip(tiles, self.tile, self.window, strict=True)]
@@ -139,7 +141,10 @@ class WinogradConvolution(Operator):
             return images[(*p, cb, t, c)] * u[(*p, cb * self.lanes + c, ob * self.lanes + o)]
 
         blocks = const(u.shape[-1].value // self.lanes)
-        sums = k.reduce("winograd_product", (*u.shape[:rank], blocks, images.shape[-2], lanes), (x.shape[1], lanes), term, "sum")
+        whole = dims_equal(canonical(x.shape[1] * lanes), u.shape[rank])
+        ragged = None if whole else partial(inside, u.shape[rank], lanes)
+        shape = (*u.shape[:rank], blocks, images.shape[-2], lanes)
+        sums = k.reduce("winograd_product", shape, (x.shape[1], lanes), term, "sum", ragged)
         return (self._results(k, sums, (x.shape[0], blocks, *self._space(x.shape), lanes), tiles),)
 
     def _images(self, k: KernelBuilder, x: Tensor, tiles: Shape) -> Tensor:

@@ -62,8 +62,11 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
     """The statement with its loops split, of which there are already so many copies."""
     if not isinstance(stmt, For):
         return map_stmt(stmt, lambda s: _partition(s, extents, copies))
-    if stmt.kind in ("vectorized", "unrolled"):
+    if stmt.kind == "vectorized":
         return stmt
+    if stmt.kind == "unrolled":
+        repeats = int(stmt.extent.value) if stmt.extent.is_const else 1
+        return map_stmt(stmt, lambda s: _partition(s, {**extents, stmt.var: stmt.extent}, copies * repeats))
     if stmt.kind == "serial":
         stmt = _shortened(stmt, extents)
     inside = {**extents, stmt.var: stmt.extent}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, ceildiv, const, is_dot, less, load, select
+from tilewright.ir.affine import linear
+from tilewright.ir.expr import Expr, ceildiv, const, is_dot, less, load, select, sub
 from tilewright.ir.expr import dot as dot_call
 from tilewright.ir.prove import prove_equal
 from tilewright.ir.scalar_ops import DOTS, Op
 from tilewright.ir.simplify import simplifier
 from tilewright.ir.traverse import depends_on, substitute, transform
 from tilewright.kernel.nodes import Block, BlockIter, For, Stmt, Store
+from tilewright.kernel.regions import conjuncts
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.nest import Nest, edit, fresh_iters, refuse, replaced
 from tilewright.kernel.schedule.padding import iter_position
@@ -28,7 +30,8 @@ def dot(nest: Nest, block: str, iter: str | int, factors: int) -> Change:  # noq
 
     The block must add products of two integers of at most 16 bits to an int32 sum: integers wrap, so that the order of a sum does not
     matter. Or products of bfloat16 to a float32 sum, in pairs: products are exact, and sums of floats are added up in another order.
-    Factors past the end of the iter are 0. The iter must be bound to one loop of its extent, around this block alone.
+    Factors past the end of the iter are 0. The iter must be bound to one loop of its extent, around this block alone, and what the block's
+    predicate says of it must be the same for all factors of an instruction.
     """
     placed = nest.block(block)
     old = placed.stmt
@@ -43,7 +46,8 @@ def dot(nest: Nest, block: str, iter: str | int, factors: int) -> Change:  # noq
         refuse(f"'{it.var.name}' of block '{block}' is not bound to one loop of its extent", "apply dot before splitting")
     if len(nest.under(loop)) != 1:
         refuse(f"'{loop.var.name}' is around other blocks as well", "apply dot before computing blocks together")
-    if depends_on(old.predicate, (loop.var, it.var)):
+    predicate = substitute(old.predicate, {it.var: loop.var})
+    if not all(_uniform(condition, loop.var, factors) for condition in conjuncts(predicate)):
         refuse(f"the predicate of block '{block}' tests '{it.var.name}'")
     found = accumulation(old)
     if found is None or found.combiner != "sum" or found.buffer.dtype not in SUMS or found.value.op is not Op.MUL:
@@ -60,8 +64,21 @@ def dot(nest: Nest, block: str, iter: str | int, factors: int) -> Change:  # noq
     left, right = ([_point(side, it, at, others, inside) for at, inside in points] for side in sides if side is not None)
     body = Store(found.buffer, found.indices, dot_call(load(found.buffer, found.indices), left, right))
     iters = (*old.iters[:position], step, *old.iters[position + 1 :])
-    new = Block(old.name, iters, old.bindings, body, old.init, old.predicate, old.scratch)
+    predicate = substitute(predicate, {loop.var: step.var * factors})
+    new = Block(old.name, iters, old.bindings, body, old.init, predicate, old.scratch)
     return Change(replaced(nest, {loop: _shorter(loop, extent, {old: new})}))
+
+
+def _uniform(condition: Expr, variable: Expr, factors: int) -> bool:
+    """Whether a condition is the same for each `factors` neighbouring values of a variable: `rest + variable < size`, where the factors
+    divide the size and every term of the rest."""
+    if not depends_on(condition, (variable,)):
+        return True
+    if condition.op is not Op.LT or condition.args[0].dtype is not dtypes.int64:
+        return False
+    constant, terms = linear(sub(*condition.args))
+    own = terms.get((variable,))
+    return own == 1 and constant % factors == 0 and all(n % factors == 0 for atoms, n in terms.items() if atoms != (variable,))
 
 
 def _narrow(side: Expr) -> Expr | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright.ir.affine import add_scaled, linear, to_expr
-from tilewright.ir.expr import TRUE, Expr, const, less, less_equal, var
+from tilewright.ir.expr import Expr, all_of, const, less, less_equal, var
 from tilewright.ir.prove import at_most, larger, nonnegative, prove_equal, smaller
 from tilewright.ir.scalar_ops import Op
-from tilewright.ir.traverse import substitute, transform
+from tilewright.ir.traverse import depends_on, substitute, transform
 from tilewright.kernel.nodes import Block, Buffer, For, Stmt, Store, map_stmt, with_fields
-from tilewright.kernel.regions import Region, accesses, plain_store, read_region, stores_to, union, written_region
+from tilewright.kernel.regions import Region, accesses, conjuncts, plain_store, read_region, stores_to, union, written_region
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.legality import check_inputs_ready, reduction_loops
 from tilewright.kernel.schedule.nest import (
@@ -179,7 +179,8 @@ def _placed(nest: Nest, placed: PlacedBlock, loop: For, without: Stmt | None, in
     names = nest.fresh(*(f"{block.name}_{'i' if it.kind == 'spatial' else 'k'}{axis}" for axis, it in enumerate(block.iters)))
     loops: list[tuple[Expr, Expr]] = []
     bindings: list[Expr] = []
-    predicate = TRUE
+    iters = [it.var for it in block.iters]
+    predicate = all_of(*(condition for condition in conjuncts(block.predicate) if depends_on(condition, iters)))
     for it, name in zip(block.iters, names, strict=True):
         start, extent = needed.get(it.var, (const(0), it.extent))
         start_form, extent_form, size = linear(start), linear(extent), linear(it.extent)

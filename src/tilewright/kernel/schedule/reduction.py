@@ -9,7 +9,7 @@ from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import free_vars, substitute
 from tilewright.kernel.builder import COMBINERS
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, Stmt, Store, seq, substitute_stmt, with_fields
-from tilewright.kernel.regions import conjuncts
+from tilewright.kernel.regions import bound_predicate, conjuncts
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.legality import reduction_loops
 from tilewright.kernel.schedule.nest import (
@@ -60,7 +60,7 @@ def decompose_reduction(nest: Nest, block: str, loop: str) -> Change:
     iters = fresh_iters(nest, [(it.extent, it.kind) for it, _ in spatial])
     predicate = TRUE
     inside = {lp.var for lp in within}
-    for condition in conjuncts(old.predicate):
+    for condition in conjuncts(bound_predicate(old)):
         if not any(v in inside and v not in loops for v in free_vars(condition)):
             predicate = both(predicate, substitute(condition, loops))
     body = substitute_stmt(old.init, {it.var: new.var for (it, _), new in zip(spatial, iters, strict=True)})
@@ -168,7 +168,7 @@ def _partial_block(nest: Nest, placed: PlacedBlock, found: Accumulation, loop: F
             values[it.var] = substitute(binding, inner)
     predicate, value = TRUE, substitute(found.value, values)
     identity = found.identity
-    for condition in conjuncts(old.predicate):
+    for condition in conjuncts(bound_predicate(old)):
         if any(v in inner for v in free_vars(condition)):
             if any(v not in inner for v in free_vars(condition) if v in placed.outer):
                 refuse(f"the predicate {condition!r} mixes reduction loops with others")
@@ -197,7 +197,7 @@ def _final_nest(
     (lane,) = (BlockIter(var(nest.fresh("r")[0]), loop.extent, "reduction"),)
     predicate = TRUE
     dropped = reduction_loops(placed)
-    for condition in conjuncts(old.predicate):
+    for condition in conjuncts(bound_predicate(old)):
         if not any(v in dropped for v in free_vars(condition)):
             predicate = both(predicate, substitute(condition, loops))
     where = (*found.indices[:axis], lane.var, *found.indices[axis:])

@@ -117,11 +117,11 @@ def test_sums_keep_their_order_where_they_must() -> None:
     )
 
 
-@pytest.mark.parametrize("window", [1, 3])
-def test_blocked_convolutions_take_pairs_of_channels(window: int) -> None:
+@pytest.mark.parametrize(("window", "channels"), [(1, 32), (3, 32), (3, 26)])
+def test_blocked_convolutions_take_pairs_of_channels(window: int, channels: int) -> None:
     pads = (const(window // 2),) * 2
     op = BlockedConvolution((1, 1), (1, 1), pads, pads, False, 16)
-    types = [tensor(BF16, (1, 2, 9, 9, 16)), tensor(BF16, (48, 32, window, window))]
+    types = [tensor(BF16, (1, 2, 9, 9, 16)), tensor(BF16, (48, channels, window, window))]
     kernel = lower_group(function("c", types, lambda g, x, w: (g.one(op, x, w),)))
     schedule = schedule_kernel(kernel, frozenset({1}), named_machine("sapphirerapids"))
     lowered = lower(schedule.kernel)

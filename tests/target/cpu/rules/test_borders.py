@@ -15,11 +15,11 @@ from tilewright.graph.ops.padding import pad_block
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const, size
 from tilewright.ir.scalar_ops import Op
-from tilewright.ir.traverse import walk
+from tilewright.ir.traverse import evaluate_int, free_vars, walk
 from tilewright.ir.types import as_shape
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.lower import lower
-from tilewright.kernel.nodes import own_exprs, walk_stmts
+from tilewright.kernel.nodes import For, own_exprs, walk_stmts
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.targets import named_machine
@@ -29,9 +29,11 @@ from tilewright.target.cpu.rules.choose import schedule_kernel
 from tilewright.target.cpu.rules.structure import as_product, block_of
 
 
-def blocked(window: Window, lanes: int, batch: Expr | int, space: Sequence[Expr | int], channels: int = 2, outputs: int = 3) -> Module:
-    """So many blocks of channels, and an epilogue."""
-    weights = np.random.default_rng(2).normal(size=(outputs * lanes, channels * lanes, *window.taps)).astype(np.float32) / 8
+def blocked(
+    window: Window, lanes: int, batch: Expr | int, space: Sequence[Expr | int], channels: int = 2, outputs: int = 3, missing: int = 0
+) -> Module:
+    """So many blocks of channels, of the last of which some are missing, and an epilogue."""
+    weights = np.random.default_rng(2).normal(size=(outputs * lanes, channels * lanes - missing, *window.taps)).astype(np.float32) / 8
     low, high = as_shape(window.low), as_shape(window.high)
 
     def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
@@ -54,6 +56,17 @@ def test_blocked_convolutions(name: str, level: str) -> None:
     window, lanes = WINDOWS[name], LEVELS[level]
     space = SHAPES[len(window.taps)]
     agrees(blocked(window, lanes, 2, space), level, (2, 2, *space, lanes))
+
+
+@pytest.mark.parametrize("missing", [2, 14])
+@pytest.mark.parametrize("name", ["3x3 by 2", "5x5 by 2"])
+def test_channels_that_the_last_block_lacks_are_no_steps(name: str, missing: int) -> None:
+    m = blocked(WINDOWS[name], 16, 1, (14, 14), missing=missing)
+    agrees(m, "x86-64-v4", (1, 2, 14, 14, 16))
+    lowered = lower(schedule_kernel(kernel_of(m), frozenset({1}), named_machine("x86-64-v4")).kernel)
+    serial = [stmt.extent for stmt in walk_stmts(lowered.body) if isinstance(stmt, For) and stmt.kind == "serial"]
+    in_last_block = [evaluate_int(extent, dict.fromkeys(free_vars(extent), 1)) for extent in serial]
+    assert 16 - missing in in_last_block
 
 
 @pytest.mark.parametrize("name", WINDOWS)

@@ -32,8 +32,11 @@ N = size("N")
 WEIGHTS = frozenset({1})
 
 
-def kernel_of(tile: tuple[int, ...], shape: tuple[Expr | int, ...], outputs: int, *, pad: int = 1, residual: bool = True) -> Kernel:
-    """A convolution by Winograd with bias, residual and ReLU in one kernel. shape: [N, C / lanes, *S, lanes]."""
+def kernel_of(
+    tile: tuple[int, ...], shape: tuple[Expr | int, ...], outputs: int, *, pad: int = 1, residual: bool = True, missing: int = 0
+) -> Kernel:
+    """A convolution by Winograd with bias, residual and ReLU in one kernel. shape: [N, C / lanes, *S, lanes]; of the last block so many
+    channels are missing."""
     axes, lanes = len(tile), int(shape[-1])  # type: ignore[arg-type]
     points = tuple(m + 2 for m in tile)
     space = tuple(int(dim) + 2 * pad - 2 for dim in shape[2:-1])  # type: ignore[arg-type]
@@ -46,7 +49,7 @@ def kernel_of(tile: tuple[int, ...], shape: tuple[Expr | int, ...], outputs: int
             y = g.one(Binary("add"), y, other)
         return (g.one(Binary("max"), y, g.one(constant(np.float32(0)))),)
 
-    channels = int(shape[1]) * lanes  # type: ignore[arg-type]
+    channels = int(shape[1]) * lanes - missing  # type: ignore[arg-type]
     types = [f32(*shape), f32(*points, channels, outputs), f32(outputs // lanes, *(1,) * axes, lanes)]
     fused = fuse(function("p", [*types, f32(*result)] if residual else types, body))
     (group,) = {value.node for value in fused.results}
@@ -90,7 +93,7 @@ def test_one_axis_and_images_of_unknown_number() -> None:
 @given(st.data())
 def test_every_point_of_the_space_keeps_results(data: st.DataObject) -> None:
     shape = (data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2)), data.draw(st.integers(2, 7)), data.draw(st.integers(2, 7)), 4)
-    kernel = kernel_of((2, 2), shape, 4 * data.draw(st.integers(1, 4)))
+    kernel = kernel_of((2, 2), shape, 4 * data.draw(st.integers(1, 4)), missing=data.draw(st.integers(0, 3)))
     machine = named_machine("x86-64-v2")
     default = Space()
     schedule_kernel(kernel, WEIGHTS, machine, space=default)
