@@ -66,7 +66,7 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
         return stmt
     if stmt.kind == "unrolled":
         repeats = int(stmt.extent.value) if stmt.extent.is_const else 1
-        return map_stmt(stmt, lambda s: _partition(s, {**extents, stmt.var: stmt.extent}, copies * repeats))
+        return For(stmt.var, stmt.extent, _partition(stmt.body, {**extents, stmt.var: stmt.extent}, copies * repeats), stmt.kind)
     if stmt.kind == "serial":
         stmt = _shortened(stmt, extents)
     inside = {**extents, stmt.var: stmt.extent}
