@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
 
 from tests.compiled_graphs import f32, function
 from tilewright.graph.interpreter import interpret
@@ -96,6 +97,17 @@ def test_transposes_join_the_operands_of_a_product_and_arithmetic_does_not() -> 
         return (g.one(Contract("mk,kn->mn", F32), g.one(Unary("exp"), a), g.one(Transpose((1, 0)), b)),)
 
     assert fused([f32(3, 4), f32(5, 4)], body) == ["exp", "transpose_contract"]
+
+
+@pytest.mark.parametrize(("groups", "kernels"), [(1, ["transpose_convolution"]), (2, ["transpose", "convolution"])])
+def test_a_convolution_in_groups_reads_no_transposed_rows(groups: int, kernels: list[str]) -> None:
+    """Its lanes are points of the image, which lie in order behind a copy only; the channels of a dense one are its lanes."""
+
+    def body(g: GraphBuilder, x: Value, w: Value) -> Sequence[Value]:
+        none = as_shape((0,))
+        return (g.one(Convolution((1,), (1,), none, none, groups, F32), g.one(Transpose((0, 2, 1)), x), w),)
+
+    assert fused([f32(1, 9, 4), f32(4, 4 // groups, 3)], body) == kernels
 
 
 def test_arithmetic_joins_the_input_of_a_reduction() -> None:

@@ -31,6 +31,7 @@ from tilewright.graph.ops import (
     Loop,
     RefineShape,
     Reshape,
+    Transpose,
     WidenWeights,
     WinogradConvolution,
 )
@@ -127,7 +128,7 @@ def _joins(node: Node, pattern: Pattern, group: Group, users: dict[Node, list[No
         # a second product of the group that ends in a narrower dtype is stored in that, by a kernel of its own
         return all(_reads_once(node, user) or pattern.cheap for user in readers) and not (_narrows(node) and _ends_a_product(node, users))
     if isinstance(core.op, PRODUCTS):
-        absorbed = pattern.movement and node.types[0].count is not const(1) and _keeps_rows(node)
+        absorbed = pattern.movement and node.types[0].count is not const(1) and _keeps_rows(node) and not _strides_lanes(node, core)
         return (absorbed or isinstance(node.op, WidenWeights)) and all(user is core for user in readers)
     return pattern_of(core).blocks == 1 and pattern.cheap and not _ends_a_product(node, users)
 
@@ -211,6 +212,12 @@ def _reaches(node: Node, core: Node, group: Group) -> bool:
 def _keeps_rows(node: Node) -> bool:
     """Movement that a contraction can absorb into its access pattern without losing contiguous reads: all but pads and concats."""
     return node.op.name in MOVEMENT
+
+
+def _strides_lanes(node: Node, core: Node) -> bool:
+    """A transpose that moves the last axis, before a convolution in groups: points of the image are its lanes, and would lie far apart."""
+    op = core.op
+    return isinstance(op, Convolution) and op.groups > 1 and isinstance(node.op, Transpose) and node.op.perm[-1] != len(node.op.perm) - 1
 
 
 def _rebuild(function: Function, groups: dict[Node, Group]) -> Function:

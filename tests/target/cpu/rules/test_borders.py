@@ -92,6 +92,18 @@ def test_symbolic_sizes(space: Sequence[Expr | int]) -> None:
     agrees(blocked(WINDOWS["3x3 by 2"], 8, 1, space), "x86-64-v3", *shapes)
 
 
+@pytest.mark.parametrize(("taps", "width"), [(3, 60), (5, 150)])
+def test_taps_that_share_inputs_leave_them_registers(taps: int, width: int) -> None:
+    """With 24 accumulators LLVM spilled some of them in the loop, and the kernel took 1.5 times as long."""
+    window = Window((taps,), (1,), (1,), (taps // 2,), (taps // 2,))
+    kernel = kernel_of(plain(window, 64, 768, (width,)))
+    space = Space()
+    schedule_kernel(kernel, frozenset({1}), named_machine("x86-64-v4"), space=space)
+    (decision,) = [d for d in space.decisions if d.name.endswith(".tile")]
+    rows, vectors = decision.options[decision.taken]
+    assert rows * vectors <= 21
+
+
 def test_the_space_says_what_a_copy_costs() -> None:
     kernel = kernel_of(blocked(WINDOWS["3x3 by 2"], 16, 1, (28, 28)))
     space = Space()

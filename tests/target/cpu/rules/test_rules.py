@@ -204,6 +204,23 @@ def test_rows_are_along_an_axis_that_is_not_often_1(spec: str, left: tuple[objec
     assert tile.row.extent is (const(rows) if isinstance(rows, int) else rows)
 
 
+@pytest.mark.parametrize("space", [(9, 1), (1, 9)])
+def test_rows_are_along_no_axis_of_one_point(space: tuple[int, int]) -> None:
+    """A convolution over one axis that is written over two."""
+    taps = tuple(3 if n > 1 else 1 for n in space)
+
+    def body(g: GraphBuilder, x: Value, w: Value) -> Sequence[Value]:
+        none = as_shape((0, 0))
+        return (g.one(Convolution((1, 1), (1, 1), none, none, 1, F32), x, w),)
+
+    kernel = fused_kernel([f32(1, 8, *space), f32(32, 8, *taps)], body)
+    (found,) = [p for name in Schedule.of(kernel).blocks() if (p := as_product(block_of(Schedule.of(kernel), name))) is not None]
+    tile = choose_tile(found, frozenset({kernel.inputs[1].name}), named_machine("x86-64-v4"))
+    assert tile is not None
+    assert tile.row is not None
+    assert tile.row.extent is const(7)
+
+
 def prefetches(kernel: Kernel) -> list[Prefetch]:
     return [stmt for stmt in walk_stmts(kernel.body) if isinstance(stmt, Prefetch)]
 

@@ -28,6 +28,8 @@ MOST_COPIES = 300  # multiply-adds and stores of a tile with its taps unrolled, 
 MOST_POINTS = 1 << 16  # of a condition's axes, up to which it is counted where it holds
 HELD = 8  # inputs past the free registers that unrolled taps may share: LLVM keeps them from tap to tap, or reads them again
 SPILL = 0.03  # of a tile's time, for each further one
+ACCUMULATED = 2 / 3  # of the registers: past these LLVM keeps inputs that taps share and spills accumulators, if not all have room
+SPILLED = 0.2  # of a tile's time, where it does
 OVERLAP = 0.1  # share of what is not the bottleneck that is not hidden behind it
 
 
@@ -140,8 +142,10 @@ def tile_cost(border: Border, machine: Machine, rows: int, vectors: int, panel_b
         adds = max(count * width / machine.fma_units, float(machine.fma_latency))
         others = (max(count, 1) + width) / 2, width * line / near
         held = count * width + width + (count - 1) * border.step + border.reach
-        spilled = max(held - machine.vector_registers - HELD, 0)
-        return (max(adds, *others) + OVERLAP * (adds + sum(others) - max(adds, *others))) * (1 + SPILL * spilled)
+        spilled = SPILL * max(held - machine.vector_registers - HELD, 0)
+        if count * width > ACCUMULATED * machine.vector_registers and held > machine.vector_registers + HELD // 4:
+            spilled += SPILLED
+        return (max(adds, *others) + OVERLAP * (adds + sum(others) - max(adds, *others))) * (1 + spilled)
 
     ideal = rows * vectors / machine.fma_units
     return -(-vectors // width) * (full * cycles(height) + (cycles(rest) if rest else 0.0)) / ideal

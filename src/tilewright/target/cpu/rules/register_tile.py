@@ -69,12 +69,13 @@ def choose_tile(
     assert isinstance(block.body, Store)
     lanes = machine.lanes(block.body.buffer.dtype.bits)
     found: dict[tuple[str, str], Axes] = {}
+    last = next((it for it in reversed(spatial(block)) if extent_value(it.extent, 2) != 1), None)
     for panel, own, streamed, other in (
         (product.right, own_right, product.left, own_left),
         (product.left, own_left, product.right, own_right),
     ):
         # of axes that may be equally long the inner one
-        row = max(reversed(other), key=lambda it: (it is spatial(block)[-1], _expected(it, streamed))) if other else None
+        row = max(reversed(other), key=lambda it: (it is last, _expected(it, streamed))) if other else None
         for vector in own:
             found[panel.attr.name, vector.var.name] = _axes(block, panel, vector, row, lanes)
     if not found:
