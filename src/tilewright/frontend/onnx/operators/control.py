@@ -218,14 +218,29 @@ def scan(ctx: NodeContext) -> Sequence[Value]:
     sequences = [ctx.refine_axis(x, 0, length) for x in sequences]
     counter = ctx.state.fresh_size(f"{ctx.node.name or ctx.node.output[0]}_step")
     g = GraphBuilder(origin=ctx.g.origin)
-    carried = tuple(g.one(Parameter(f"carried_{i}_{graph.name}", v.type)) for i, v in enumerate(initial))
     rows = tuple(g.one(Parameter(f"sequence_{i}_{graph.name}", v.type)) for i, v in enumerate(sequences))
     items = tuple(_item(g, row, length - 1 - counter if back else counter) for row, back in zip(rows, in_back, strict=True))
-    imported = ctx.import_graph(graph, (*carried, *items))
+    outer = {size for value in (*initial, *sequences, *ctx.captured(graph)) for size in free_vars(*value.shape)}
+    while True:
+        carried = tuple(g.one(Parameter(f"carried_{i}_{graph.name}", v.type)) for i, v in enumerate(initial))
+        imported = ctx.import_graph(graph, (*carried, *items))
+        kept = [_as_after(ctx, value, after, outer) for value, after in zip(initial, imported.results)]
+        if kept == initial:
+            break
+        initial = kept
     function = Function(imported.name, (*carried, *rows, *imported.params[states + count :]), imported.results)
     results = ctx.emit(Loop(function, states, counter, length), *initial, *sequences, *ctx.captured(graph))
     stacked = [_placed(ctx, v, axis, back) for v, axis, back in zip(results[states:], out_axes, out_back, strict=True)]
     return (*results[:states], *stacked)
+
+
+def _as_after(ctx: NodeContext, value: Value, after: Value, known: set[Expr]) -> Value:
+    """A state of Scan, which keeps its shape, with its dims refined to those after one step, where these are known before."""
+    if value.type.rank != after.type.rank:
+        return value
+    pairs = zip(value.shape, after.shape, strict=True)
+    shape = [new if not dims_equal(old, new) and not old.is_const and known.issuperset(free_vars(new)) else old for old, new in pairs]
+    return ctx.refine(value, shape)
 
 
 def _scan_of_batches(ctx: NodeContext) -> Sequence[Value]:

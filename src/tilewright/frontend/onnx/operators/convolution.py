@@ -7,7 +7,7 @@ import numpy as np
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.frontend.onnx.sizes import same_padding
 from tilewright.graph.node import Value
-from tilewright.graph.ops import Convolution, ConvolutionTranspose, Iota, ScatterElements
+from tilewright.graph.ops import Concat, Contract, Convolution, ConvolutionTranspose, Gather, Iota, ScatterElements
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
@@ -162,7 +162,40 @@ def _places(
     return ctx.reshape(kept, (canonical(product(kept.shape)),))
 
 
+def causal_conv_with_state(ctx: NodeContext) -> tuple[Value, Value]:
+    """x [B, C, L], weights [C, 1, k], bias [C], the last k - 1 elements before x [B, C, k - 1] (zeros): each element with those before it,
+    and the last k - 1 of all. Weights of unknown size are multiplied with windows that are gathered."""
+    x, w = ctx.input(0), ctx.input(1)
+    if x.type.rank != 3 or w.type.rank != 3:
+        raise ModelError(f"{ctx.op_type} of {x.type!r} with weights {w.type!r}", where=ctx.where, why="both have three axes")
+    x = ctx.refine_axis(x, 1, w.shape[0])
+    batch, channels, length = x.shape
+    kept = canonical(w.shape[2] - 1)
+    past = ctx.optional(3)
+    if past is None:
+        past = ctx.broadcast(ctx.scalar_like(0, x), (batch, channels, kept))
+    whole = ctx.one(Concat(2), ctx.refine(past, (batch, channels, kept)), x)
+    work = dtypes.float32 if x.type.dtype.bits < 32 else x.type.dtype
+    if channels.is_const and w.shape[2].is_const:
+        none = (const(0),)
+        result = ctx.one(Convolution((1,), (1,), none, none, int(channels.value), work), ctx.cast(whole, work), ctx.cast(w, work))
+    else:
+        starts = ctx.reshape(ctx.one(Iota(length, dtypes.int64)), (length, 1))
+        windows = ctx.one(Gather(2), whole, ctx.binary("add", starts, ctx.one(Iota(w.shape[2], dtypes.int64))))
+        taps = ctx.reshape(w, (channels, w.shape[2]))
+        result = ctx.one(Contract("bclk,ck->bcl", work), windows, taps)
+    if ctx.has(2):
+        result = ctx.binary("add", result, ctx.cast(ctx.reshape(ctx.input(2), (channels, 1)), work))
+    activation = str(ctx.attribute("activation", "none")).lower()
+    if activation in ("silu", "swish"):
+        result = ctx.binary("mul", result, ctx.unary("sigmoid", result))
+    elif activation != "none":
+        raise ModelError(f"{ctx.op_type} has the activation '{activation}'", where=ctx.where, why="it is none, silu or swish")
+    return ctx.cast(result, x.type.dtype), ctx.slice_axis(whole, 2, length, kept)
+
+
 IMPORTERS: Table = {
+    ("", "CausalConvWithState"): causal_conv_with_state,
     ("", "Conv"): conv,
     ("", "ConvTranspose"): conv_transpose,
     ("", "Col2Im"): col2im,

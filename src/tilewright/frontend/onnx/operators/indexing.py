@@ -65,9 +65,10 @@ def tensor_scatter(ctx: NodeContext) -> Value:
     """Rows of a cache replaced from a position on: past_cache, update, write_indices [batch] (0 when left out)."""
     cache, update = ctx.input(0), ctx.input(1)
     axis = ctx.axis(ctx.attribute("axis", -2), cache.type.rank)
+    update = ctx.refine(update, (*cache.shape[:axis], update.shape[axis], *cache.shape[axis + 1 :]))
     batch, length = update.shape[0], update.shape[axis]
     start = ctx.optional(2)
-    first = ctx.constant(np.zeros(1, np.int64)) if start is None else ctx.cast(start, dtypes.int64)
+    first = ctx.constant(np.zeros(1, np.int64)) if start is None else ctx.cast(ctx.refine(start, (batch,)), dtypes.int64)
     rows = ctx.binary("add", ctx.reshape(first, (first.shape[0], 1)), ctx.reshape(ctx.one(Iota(length, dtypes.int64)), (1, length)))
     if ctx.attribute("mode", "linear") == "circular":
         rows = ctx.binary("floormod", rows, ctx.size_number(cache.shape[axis], dtypes.int64))
