@@ -29,6 +29,7 @@ from tilewright.runtime.specs import (
     TensorSpec,
     as_array,
     fixed_shape,
+    size_sources,
     small_outputs,
     solve_sizes,
     tensor_spec,
@@ -250,7 +251,7 @@ class Executable:
         late = {size.name: int(value) for size, value in zip(self.sizes, memory.sizes, strict=False)}
         try:
             if code != 0:
-                raise self._failure(code, list(memory.failure))
+                raise self._failure(code, list(memory.failure), late)
             return [self._late(i, outputs[i], late) if result is None else result for i, result in enumerate(results)]
         finally:
             for i in self._late_outputs:
@@ -272,12 +273,14 @@ class Executable:
             ctypes.memmove(result.ctypes.data, address, result.nbytes)
         return result
 
-    def _failure(self, code: int, values: Sequence[int]) -> Exception:
+    def _failure(self, code: int, values: Sequence[int], sizes: Mapping[str, int]) -> Exception:
         if code == OUT_OF_MEMORY:
             why = f"tensors of data-dependent size are over the limit of {self._limit:,} bytes, or the system refused memory for them"
             return MemoryLimitError("the inference ran out of memory", why=why, hint="raise max_memory")
         message, shown = self._checks[code - 1]
-        return ShapeError(message.format(*[int(value) for value in values[:shown]]), why="the inputs break a constraint of the model")
+        what = message.format(*[int(value) for value in values[:shown]])
+        sources = size_sources(what, self.inputs, {name: sizes[name] for name in self._size_names})
+        return ShapeError(what, why="the inputs break a constraint of the model" + (f": {sources}" if sources else ""))
 
     def _take_memory(self, size: int) -> CallMemory:
         """What one inference works in, for it alone until it is given back; `size`: bytes of its arena."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from sys import maxsize
@@ -61,6 +62,17 @@ class SizeSpec:
     lo: int | None
     hi: int | None
     multiple: int = 1
+
+
+def size_sources(text: str, inputs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> str:
+    """Where the sizes that a message names come from: "s is 12 (dim 1 of input 'x')"."""
+    named = set(re.findall(r"[A-Za-z_]\w*", text))
+    found = []
+    for name in sizes:
+        dims = [(axis, spec) for spec in inputs for axis, dim in enumerate(spec.shape) if dim.text == name]
+        if name in named and dims:
+            found.append(f"{name} is {sizes[name]} (dim {dims[0][0]} of input '{dims[0][1].name}')")
+    return ", ".join(found)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
