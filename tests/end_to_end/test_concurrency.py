@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.end_to_end.endurance import growth_kib, image_sizes, resident_kib, token_sizes
 from tests.end_to_end.small_models import identical, images, same, text_model, tokens, vision_model
 
 Array = np.ndarray
@@ -97,30 +97,10 @@ def test_executables_come_and_go() -> None:
     at_once(4, work)
 
 
-def resident_kib() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1])
-    raise AssertionError("no VmRSS in /proc/self/status")
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the resident memory from /proc")
 def test_repeated_calls_leak_no_memory(vision: tw.Executable, text: tw.Executable) -> None:
-    """2000 calls of changing dims: a leak of one buffer of 10 kB in each would show as 20 MB."""
-    # as large as in the loop below, so that arenas and NumPy's own pools have their size before the measurement
-    inputs = [images(i, 1 + i % 4, 3, 6 + i % 11, 7 + i % 5) for i in range(24)] + [tokens(i, 1 + i % 5, 3 + i % 40) for i in range(40)]
-
-    def call(case: dict[str, Array]) -> None:
-        (vision if "x" in case else text).run(case)
-
-    for case in inputs * 3:
-        call(case)
-    gc.collect()
-    before = resident_kib()
-    for turn in range(2000):
-        call(inputs[turn % len(inputs)])
-    gc.collect()
-    assert resident_kib() - before < 8 * 1024
+    """A leak of one buffer of 10 kB in each of 2000 calls would show as 20 MB; `python -m tests.end_to_end.endurance` calls more often."""
+    assert growth_kib([(vision, image_sizes()), (text, token_sizes())], 2000) < 8 * 1024
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the resident memory from /proc")
