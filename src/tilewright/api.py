@@ -31,6 +31,7 @@ from tilewright.support.cache import Cache, open_cache
 from tilewright.support.errors import (
     ArtifactError,
     InternalError,
+    MemoryLimitError,
     ModelError,
     ScheduleError,
     SettingsError,
@@ -193,8 +194,8 @@ def read_schedule(schedule: str | os.PathLike[str] | Mapping[str, Any] | None, s
 
 
 def compile_loaded(loaded: LoadedModel, request: Request) -> Compiled:
-    """Compile an opened model, and keep everything that was made on the way. Raises TilewrightErrors only, but for lack of memory and
-    interrupts."""
+    """Compile an opened model, and keep everything that was made on the way. Raises TilewrightErrors only, but for
+    interrupts and what the system says of files."""
     from tilewright.compiler import compile_module
     from tilewright.frontend.onnx.importer import import_model
     from tilewright.kernel.schedule.given import parse_given
@@ -212,8 +213,10 @@ def internal_faults(loaded: LoadedModel) -> Iterator[None]:
     """Turn what is no error of the user's into an InternalError that names the model."""
     try:
         yield
-    except (TilewrightError, MemoryError, OSError):
+    except (TilewrightError, OSError):
         raise
+    except MemoryError as error:
+        raise MemoryLimitError("the model needs more memory to be compiled than there is", where=loaded.source, why=str(error)) from None
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise InternalError("the model cannot be compiled", where=loaded.source, why=why) from error

@@ -15,6 +15,7 @@ from tilewright.ir.types import static_shape
 from tilewright.support.errors import TilewrightError
 
 SMALL = 1 << 20  # bytes: results up to this size are folded whatever the operands' size
+LARGE = 1 << 28  # bytes: results past this size are folded only where they take no more than their operands
 
 # Random numbers are drawn anew in each compilation unit; control flow may run long; weights stay as narrow as they are; the rest is no
 # computation.
@@ -45,7 +46,10 @@ def _is_worth_storing(node: Node, inputs: Sequence[Value]) -> bool:
     if isinstance(node.op, (BroadcastTo, Iota)):
         return made <= SMALL // 64
     given = [value.op.data for value in inputs if isinstance(value.op, Constant)]
-    return made <= max(SMALL, 2 * sum(data.nbytes for data in given)) or sum(counts) <= max((data.array.size for data in given), default=0)
+    held = sum(data.nbytes for data in {id(data): data for data in given}.values())
+    if made > max(held, LARGE):
+        return False
+    return made <= max(SMALL, 2 * held) or sum(counts) <= max((data.array.size for data in given), default=0)
 
 
 def evaluate(node: Node, inputs: Sequence[Value]) -> list[Array] | None:

@@ -47,6 +47,8 @@ EVALUATED_NODES = 256
 Importer: TypeAlias = "Callable[[NodeContext], Value | Sequence[Value | None]]"
 Table: TypeAlias = dict[tuple[str, str], Importer]  # (domain, operator) -> importer; "" is ai.onnx
 
+MOST_AXES = 64  # of a tensor; NumPy, too, stops there
+
 
 @dataclass(slots=True)
 class ModelState:
@@ -313,6 +315,8 @@ class NodeContext:
         (count,) = value.shape
         if not count.is_const:
             raise UnsupportedOperatorError(f"{self.op_type} whose rank depends on data is not supported", where=self.where)
+        if count.value > MOST_AXES:
+            raise ModelError(f"{self.op_type} takes {count.value:,} sizes", where=self.where, why=f"a tensor may have {MOST_AXES} axes")
         found = []
         for i in range(int(count.value)):
             element = self._element(value, i)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.frontend.onnx.context import NodeContext, Table
+from tilewright.frontend.onnx.context import MOST_AXES, NodeContext, Table
 from tilewright.frontend.onnx.declared import declared_rank
 from tilewright.frontend.onnx.operators.elementwise import BINARY_FUNCTIONS, UNARY_FUNCTIONS, ones_like
 from tilewright.frontend.onnx.runtime_axes import chosen, picked, runtime_axes, with_ones, without
@@ -41,6 +41,8 @@ def _resolved(ctx: NodeContext, x: Value, target: Value, keep_zero: bool) -> Val
     if target.type.rank != 1:
         raise ModelError(f"Reshape takes a shape of shape {list(target.shape)}", where=ctx.where, why="it must be a list")
     (rank,) = target.shape
+    if rank.is_const and rank.value > MOST_AXES:
+        raise ModelError(f"Reshape asks for {rank.value:,} axes", where=ctx.where, why=f"{MOST_AXES} may be")
     if not keep_zero and rank.is_const:
         own = [*x.shape, *[const(1)] * int(rank.value)][: int(rank.value)]
         target = ctx.select(ctx.binary("equal", target, 0), ctx.size_tensor(own), target)
@@ -420,8 +422,11 @@ def center_crop_pad(ctx: NodeContext) -> Value:
     """Each axis cut or padded with zeros around its centre to the given size; the odd element is cut or added after."""
     x = ctx.input(0)
     axes = [ctx.axis(axis, x.type.rank) for axis in ctx.attribute("axes") or range(x.type.rank)]
+    targets = ctx.as_sizes(ctx.input(1))
+    if len(targets) != len(axes):
+        raise ModelError(f"CenterCropPad has {len(targets)} sizes for {len(axes)} axes", where=ctx.where)
     low, high = [const(0)] * x.type.rank, [const(0)] * x.type.rank
-    for axis, target in zip(axes, ctx.as_sizes(ctx.input(1)), strict=True):
+    for axis, target in zip(axes, targets, strict=True):
         missing = target - x.shape[axis]
         before = ex.select(missing < 0, -(-missing // 2), missing // 2)
         low[axis], high[axis] = canonical(before), canonical(missing - before)

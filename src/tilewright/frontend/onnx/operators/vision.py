@@ -85,6 +85,9 @@ def _roi(ctx: NodeContext, rank: int, axes: Sequence[int]) -> tuple[tuple[float,
         given = ctx.cast(ctx.input(1), dtypes.float32)
         starts = _for_all_axes(ctx, given, 0, axes, rank, 0.0)
         return (), ctx.one(Concat(0), starts, _for_all_axes(ctx, given, len(axes), axes, rank, 1.0))
+    if known.size != 2 * len(axes):
+        raise ModelError(f"Resize has a region of {known.size} numbers for {len(axes)} axes", where=ctx.where)
+    known = known.reshape(-1)
     first, last = [0.0] * rank, [1.0] * rank
     for i, axis in enumerate(axes):
         first[axis], last[axis] = float(known[i]), float(known[len(axes) + i])
@@ -93,6 +96,8 @@ def _roi(ctx: NodeContext, rank: int, axes: Sequence[int]) -> tuple[tuple[float,
 
 def _for_all_axes(ctx: NodeContext, given: Value, begin: int, axes: Sequence[int], rank: int, default: float) -> Value:
     """Elements begin.. of a vector at the places of `axes`, a default at those of the other axes."""
+    if given.type.rank != 1 or (given.shape[0].is_const and given.shape[0].value < begin + len(axes)):
+        raise ModelError(f"{ctx.op_type} has a tensor of type {given.type} for {len(axes)} axes", where=ctx.where)
     rest = ctx.constant(np.full(1, default, np.float32))
     parts = [ctx.slice_axis(given, 0, begin + axes.index(a), 1) if a in axes else rest for a in range(rank)]
     return ctx.one(Concat(0), *parts)
