@@ -105,6 +105,11 @@ def prefetch(_: Schedule) -> Schedule:
     return s.prefetch(tile, "B", 40, [("i_o", 8, 2), (tile, 16, 0)], lines=2)
 
 
+def prefetch_shared(_: Schedule) -> Schedule:
+    s, tile = tiled_matmul()
+    return s.prefetch(tile, "B", 40, [("i_o", 8, 0)], lines=2, shared=80, sharing=("i_o", tile))
+
+
 def pad(s: Schedule) -> Schedule:
     return s.pad("C", 1, 4).pad("C", 2, 2).pad("E", 1, 4)
 
@@ -137,6 +142,7 @@ CASES: dict[str, tuple[Callable[[], Kernel], Callable[[Schedule], Schedule]]] = 
     "factor_out": (lambda: scaled_product(M, 8, 5), factor_out),
     "clamp_reads": (lambda: matmul(M, 5, 10), clamp_reads),
     "prefetch": (lambda: matmul(M, 5, 10), prefetch),
+    "prefetch_shared": (lambda: matmul(M, 5, 10), prefetch_shared),
     "pad": (lambda: matmul(M, 5, 10), pad),
     "dot": (lambda: byte_product(M, 8, 5), lambda s: s.dot("C", 2, 4)),
     "dot_keeps_what_counts": (lambda: short_product(M, 2, 8, 12, uint8), lambda s: s.dot("C", 3, 4)),

@@ -62,7 +62,9 @@ def step(s: Schedule, draw: st.DataObject) -> Schedule:
             case "prefetch":
                 asked = pick(tuple(b.name for b in kernel.inputs))
                 steps = [(name, factor, draw.draw(st.integers(0, 2))) for name in s.nest.loops if name in s.loops_of(block)]
-                return s.prefetch(loop, asked, draw.draw(st.integers(-4, 4)), steps, lines=draw.draw(st.integers(1, 2)))
+                sharing = [name for name, _, _ in steps if draw.draw(st.booleans())]
+                ahead, lines = draw.draw(st.integers(-4, 4)), draw.draw(st.integers(1, 2))
+                return s.prefetch(loop, asked, ahead, steps, lines, shared=draw.draw(st.integers(0, 40)), sharing=sharing)
             case "cache_read":
                 inputs = s.nest.inputs(block)
                 return s.cache_read(block, pick(inputs).name)[0] if inputs else s

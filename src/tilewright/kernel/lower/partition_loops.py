@@ -16,12 +16,29 @@ A serial loop whose body does nothing where a condition fails is shortened to wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
 from tilewright.ir import dtypes
 from tilewright.ir.affine import affine_in
-from tilewright.ir.expr import TRUE, Expr, add, all_of, ceildiv, const, floordiv, less, less_equal, logical_and, maximum, minimum, mul, sub
+from tilewright.ir.expr import (
+    FALSE,
+    TRUE,
+    Expr,
+    add,
+    all_of,
+    ceildiv,
+    const,
+    floordiv,
+    less,
+    less_equal,
+    logical_and,
+    maximum,
+    minimum,
+    mul,
+    sub,
+)
 from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplifier
@@ -70,12 +87,15 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
     if stmt.kind == "serial":
         stmt = _shortened(stmt, extents)
     inside = {**extents, stmt.var: stmt.extent}
-    size = _size(stmt.body) * copies
+    size = size_of(stmt.body) * copies
     found = _conditions(stmt) if size * 2 <= COPY_LIMIT else []
     if stmt.kind == "parallel" and size * 4 > COPY_LIMIT:
         # copies are left to the loops inside; conditions that shorten a loop cost little as they are
         shortening = _shortening(stmt.body)
         found = [condition for condition in found if condition.test not in shortening]
+    if stmt.kind == "parallel" and isinstance(stmt.body, If) and stmt.body.otherwise is not None:
+        # has its two bodies
+        found = [condition for condition in found if condition.test not in conjuncts(stmt.body.condition)]
     if not found:
         return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies), stmt.kind)
     run = simplifier(extents=extents)
@@ -94,13 +114,14 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
             return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies), stmt.kind)
         return _two_bodies(stmt, main, logical_and(less_equal(begin, stmt.var), less(stmt.var, end)), inside, copies)
     pieces = []
-    for low, high, body in ((const(0), begin, stmt.body), (begin, end, main), (end, stmt.extent, stmt.body)):
+    after = substitute_stmt(stmt.body, dict.fromkeys(_failing(stmt, found), FALSE))
+    for low, high, body in ((const(0), begin, stmt.body), (begin, end, main), (end, stmt.extent, after)):
         extent = run.rewrite(sub(high, low))
         if not (extent.is_const and extent.value <= 0):
             pieces.append((low, extent, body))
     if begin is end:
         pieces = [(const(0), stmt.extent, stmt.body)]
-    pieces = _single(pieces, main, COPY_LIMIT * 3 // 2 // (_size(stmt.body) * copies + 1))
+    pieces = _single(pieces, main, COPY_LIMIT * 3 // 2 // (size_of(stmt.body) * copies + 1))
     copies *= len(pieces)
     parts = []
     for low, extent, body in pieces:
@@ -115,19 +136,43 @@ def _unclamped(loop: For, found: list[_Range], run: Rewriter) -> dict[Expr, Expr
     lasts = {run.rewrite(condition.last) for condition in found if condition.last is not None}
     inner = {stmt.var: stmt.extent for stmt in walk_stmts(loop.body) if isinstance(stmt, For)}
     opaque = {stmt.var for stmt in walk_stmts(loop.body) if isinstance(stmt, Let)}
-    clamps = {e for stmt in walk_stmts(loop.body) for e in walk(*own_exprs(stmt)) if e.op in (Op.MIN, Op.MAX) and e.dtype is dtypes.int64}
     result: dict[Expr, Expr] = {}
+    for clamp, plain, test in clamps_in(loop.body):
+        holds = _range(test, loop.var, inner, opaque)
+        if holds is None:
+            continue
+        from_there = holds.first is None or run.rewrite(holds.first) in firsts
+        until_there = holds.last is None or run.rewrite(holds.last) in lasts
+        if from_there and until_there:
+            result[clamp] = plain
+    return result
+
+
+def clamps_in(stmt: Stmt) -> Iterator[tuple[Expr, Expr, Expr]]:
+    """(clamp, plain, test): indices in `stmt` that are `min` or `max` of two, each with both of them, and the condition under which it is
+    equal to it."""
+    clamps = {e: None for s in walk_stmts(stmt) for e in walk(*own_exprs(s)) if e.op in (Op.MIN, Op.MAX) and e.dtype is dtypes.int64}
     for e in clamps:
         for kept, bound in (e.args, e.args[::-1]):
-            test = less_equal(kept, bound) if e.op is Op.MIN else less_equal(bound, kept)
-            holds = _range(test, loop.var, inner, opaque)
-            if holds is None:
-                continue
-            from_there = holds.first is None or run.rewrite(holds.first) in firsts
-            until_there = holds.last is None or run.rewrite(holds.last) in lasts
-            if from_there and until_there:
-                result[e] = kept
-    return result
+            yield e, kept, less_equal(kept, bound) if e.op is Op.MIN else less_equal(bound, kept)
+
+
+def conditions_in(stmt: Stmt) -> dict[Expr, None]:
+    """The conditions of `if` and `select` in `stmt`, those of a conjunction one by one."""
+    tests: dict[Expr, None] = {}
+    for s in walk_stmts(stmt):
+        if isinstance(s, If):
+            tests.update(dict.fromkeys(conjuncts(s.condition)))
+        for e in own_exprs(s):
+            tests.update({test: None for select in walk(e) if select.op is Op.SELECT for test in conjuncts(select.args[0])})
+    return tests
+
+
+def _failing(loop: For, found: list[_Range]) -> list[Expr]:
+    """The condition that holds nowhere after the iterations in which all of `found` hold, if that is known."""
+    ending = [condition for condition in found if condition.last is not None]
+    inner = {stmt.var for stmt in walk_stmts(loop.body) if isinstance(stmt, For)}
+    return [condition.test for condition in ending if len(ending) == 1 and inner.isdisjoint(walk(condition.test))]
 
 
 def _single(pieces: list[_Piece], main: Stmt, most: int) -> list[_Piece]:
@@ -195,11 +240,11 @@ def _two_bodies(loop: For, main: Stmt, holds: Expr, inside: dict[Expr, Expr], co
     return For(loop.var, loop.extent, both, loop.kind)
 
 
-def _size(stmt: Stmt) -> int:
+def size_of(stmt: Stmt) -> int:
     """Stores in `stmt` once its unrolled loops are carried out."""
     if isinstance(stmt, Store):
         return 1
-    inside = sum([_size(child) for child in children(stmt)])
+    inside = sum([size_of(child) for child in children(stmt)])
     if isinstance(stmt, For) and stmt.kind in ("unrolled", "vectorized") and stmt.extent.is_const:
         repeats: int = stmt.extent.value if stmt.kind == "unrolled" else ceil(stmt.extent.value / 16)
         return inside * repeats
@@ -219,7 +264,6 @@ def _conditions(loop: For) -> list[_Range]:
     """The conditions by which the loop is split."""
     inner: dict[Expr, Expr] = {}
     opaque: set[Expr] = set()
-    tests: dict[Expr, None] = {}
     for stmt in walk_stmts(loop.body):
         if isinstance(stmt, For):
             if inner.setdefault(stmt.var, stmt.extent) is not stmt.extent:
@@ -228,16 +272,18 @@ def _conditions(loop: For) -> list[_Range]:
             opaque.add(stmt.var)
         elif isinstance(stmt, While):
             return []
-        if isinstance(stmt, If):
-            tests.update(dict.fromkeys(conjuncts(stmt.condition)))
-        for e in own_exprs(stmt):
-            tests.update({test: None for select in walk(e) if select.op is Op.SELECT for test in conjuncts(select.args[0])})
     ranges = []
-    for test in tests:
+    for test in conditions_in(loop.body):
         found = _range(test, loop.var, inner, opaque)
         if found is not None:
             ranges.append(found)
     return ranges
+
+
+def holds_until(test: Expr, variable: Expr, opaque: set[Expr]) -> Expr | None:
+    """The value of `variable` from which on a comparison does not hold, without variables of `opaque`; None where it has no such end."""
+    found = _range(test, variable, {}, opaque)
+    return None if found is None else found.last
 
 
 def _range(test: Expr, variable: Expr, inner: dict[Expr, Expr], opaque: set[Expr]) -> _Range | None:

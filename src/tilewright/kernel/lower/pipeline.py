@@ -6,6 +6,7 @@ from tilewright.kernel.lower.compact_buffers import compact_buffers
 from tilewright.kernel.lower.dissolve_blocks import dissolve_blocks
 from tilewright.kernel.lower.drop_unread import drop_unread
 from tilewright.kernel.lower.partition_loops import partition_loops
+from tilewright.kernel.lower.row_tails import split_row_tails
 from tilewright.kernel.lower.simplify_statements import simplify_statements
 from tilewright.kernel.lower.skip_identity import skip_identity
 from tilewright.kernel.lower.specialise_sizes import specialise_sizes, tiled_sizes
@@ -28,6 +29,8 @@ def lower(kernel: Kernel) -> Kernel:
     kernel = skip_identity(kernel)
     # Before partitioning, which needs conditions in their short form and outside the loops that they do not depend on.
     kernel = simplify_statements(kernel)
+    # Before the other loops are split: conditions on rows are on unrolled loops, and are gone from full tiles.
+    kernel = split_row_tails(kernel)
     kernel = partition_loops(kernel)
     # Again: a partition knows more about its loop, and may have one iteration.
     kernel = simplify_statements(kernel)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.ir.expr import Expr, const, minimum
+from tilewright.ir.expr import Expr, ceildiv, const, maximum, minimum
 from tilewright.kernel.nodes import For, Prefetch, Stmt, seq
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.nest import Nest, refuse, replaced
 
 
 def prefetch(
-    nest: Nest, loop: str, buffer: str, ahead: int, steps: Sequence[tuple[str, int, int]], lines: int = 1, line: int = 64
+    nest: Nest,
+    loop: str,
+    buffer: str,
+    ahead: int,
+    steps: Sequence[tuple[str, int, int]],
+    lines: int = 1,
+    line: int = 64,
+    shared: int = 0,
+    sharing: Sequence[str] = (),
 ) -> Change:
     """At the start of each iteration of `loop`, ask for `lines` cache lines of `line` bytes of a parameter of the kernel.
 
@@ -20,8 +28,10 @@ def prefetch(
                                         A
 
     The first line is the one of the element at flat position `ahead` plus, for each (other loop, step, limit) in `steps`, `step` elements
-    per iteration of that loop (the same as `loop` or around it), of which at most `limit` count; 0 is no limit. The position may be outside
-    the buffer: this is a hint and has no effect on values. Layouts must be final: pack buffers before.
+    per iteration of that loop (the same as `loop` or around it), of which at most `limit` count; 0 is no limit. The iterations of the
+    loops `sharing`, outermost first, advance through `shared` elements as evenly as their numbers allow, also where these are known only
+    while running. The position may be outside the buffer: this is a hint and has no effect on values. Layouts must be final: pack
+    buffers before.
     """
     placed, target = nest.loop(loop), nest.buffer(buffer)
     if target not in nest.kernel.params:
@@ -31,12 +41,19 @@ def prefetch(
     if lines < 1 or line < target.dtype.bytes:
         refuse(f"{lines} lines of {line} bytes are no request")
     position: Expr = const(ahead)
+    around = (*placed.around, placed.stmt)
+    for name in (*(name for name, _, _ in steps), *sharing):
+        if nest.loop(name).stmt not in around:
+            refuse(f"'{name}' is not around '{loop}'")
     for name, step, limit in steps:
         other = nest.loop(name).stmt
-        if other not in (*placed.around, placed.stmt):
-            refuse(f"'{name}' is not around '{loop}'")
         capped = limit and not (other.extent.is_const and other.extent.value <= limit)
         position = position + (minimum(other.var, limit - 1) if capped else other.var) * step
+    share: Expr = const(shared)
+    for name in sharing:
+        other = nest.loop(name).stmt
+        share = ceildiv(share, other.extent if other.extent.is_const else maximum(other.extent, 1))  # positive: a plain division
+        position = position + other.var * share
     asked = [Prefetch(target, position + number * (line // target.dtype.bytes)) for number in range(lines)]
     old = placed.stmt
     new: Stmt = For(old.var, old.extent, seq(*asked, old.body), old.kind)

@@ -177,10 +177,19 @@ class Schedule:
         return self.apply("dot", (block,), {"iter": iter, "factors": factors})[0]
 
     def prefetch(
-        self, loop: str, buffer: str, ahead: int, steps: Sequence[tuple[str, int, int]], lines: int = 1, line: int = 64
+        self,
+        loop: str,
+        buffer: str,
+        ahead: int,
+        steps: Sequence[tuple[str, int, int]],
+        lines: int = 1,
+        line: int = 64,
+        shared: int = 0,
+        sharing: Sequence[str] = (),
     ) -> Schedule:
         """Ask for memory before it is read: `ahead.prefetch`."""
-        return self.apply("prefetch", (loop, buffer), {"ahead": ahead, "steps": steps, "lines": lines, "line": line})[0]
+        even = {"shared": shared, "sharing": tuple(sharing)} if sharing else {}
+        return self.apply("prefetch", (loop, buffer), {"ahead": ahead, "steps": steps, "lines": lines, "line": line, **even})[0]
 
     def loops_of(self, block: str) -> Names:
         """Names of the loops around a block, outermost first."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tilewright.ir.expr import Expr
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
@@ -14,6 +13,7 @@ from tilewright.target.cpu.rules.register_tile import Tile
 from tilewright.target.cpu.rules.structure import block_of, extent_value, reductions, stride
 
 ASKED = 2  # cache lines asked for at once
+FEWEST_TILES = 8  # of rows, where their number is known only while running, among which a whole panel can be asked for
 
 
 def prefetch_panel(
@@ -28,7 +28,19 @@ def prefetch_panel(
     size = step * math.prod(int(depth.value) for depth in depths)
     element = tile.panel.dtype.bytes
     line = machine.l1d.line
-    passes = _passes(extents, step * element // line)
+    stall = size * element / estimated_peaks(machine).memory
+    asking = size * element / line / ASSUMED_CLOCK_GHZ
+    why = "nanoseconds for each panel: waiting for memory, or asking for it ahead"
+    if not space.choose(f"{name}.prefetch", (True, False), lambda ahead: asking if ahead else stall, why):
+        return s
+    rolled = [loop for loop in reduced if s.nest.loop(loop).stmt.kind != "unrolled"]
+    if not all(extent.is_const for extent in extents):
+        # as evenly as the number of row tiles allows, which is known while running
+        sharing = [*tiles[1:], *rolled]
+        known = [extent.value for loop in sharing if (extent := s.nest.loop(loop).stmt.extent).is_const]
+        lines = min(max(-(-size * element // (line * math.prod(known) * FEWEST_TILES)), 1), 2 * ASKED)
+        return s.prefetch(sharing[-1], tile.panel.attr.name, size, [(tiles[0], size, 0)], lines, line, size, sharing)
+    passes = [int(extent.value) for extent in extents]
     steps = [(tiles[0], size, 0)]
     share = -(-size // math.prod(passes))
     inner = share
@@ -37,32 +49,15 @@ def prefetch_panel(
         inner *= count
     # the outermost loop that need not ask for more than a few lines at once, and is not unrolled
     at = latest = tiles[-1]
-    rolled = [s.nest.loop(loop).stmt.kind != "unrolled" for loop in reduced]
     for i, loop in enumerate(reduced):
-        if not any(rolled[i:]) or (share * element <= ASKED * line and at == latest):
+        if not any(rest in rolled for rest in reduced[i:]) or (share * element <= ASKED * line and at == latest):
             break
         share = -(-share // max(int(s.nest.loop(loop).stmt.extent.value), 1))
         latest = loop
-        at = loop if rolled[i] else at
+        at = loop if loop in rolled else at
         steps.append((loop, share, 0))
     lines = min(max(-(-share * element // line), 1), 2 * ASKED)
-    stall = size * element / estimated_peaks(machine).memory
-    asking = size * element / line / ASSUMED_CLOCK_GHZ
-    why = "nanoseconds for each panel: waiting for memory, or asking for it ahead"
-    if not space.choose(f"{name}.prefetch", (True, False), lambda ahead: asking if ahead else stall, why):
-        return s
     return s.prefetch(at, tile.panel.attr.name, size, steps, lines, line)
-
-
-def _passes(extents: Sequence[Expr], lines: int) -> list[int]:
-    """Over how many iterations of the loops around a row tile to spread asking for a panel of so many cache lines a step. A number that is
-    known only while running may be small: then over as few as one line a step takes, and what comes after them asks in vain."""
-    left = max(1, -(-lines // math.prod(int(extent.value) for extent in extents if extent.is_const)))
-    passes = []
-    for extent in reversed(extents):
-        passes.append(int(extent.value) if extent.is_const else left)
-        left = left if extent.is_const else 1
-    return passes[::-1]
 
 
 def prefetch_rows(
