@@ -104,3 +104,29 @@ def test_compiled(shape: tuple[int, int]) -> None:
     m = module([f32(B, T, 40)], body)
     compiled = check_compiled(m, [RNG.uniform(-1, 1, (*shape, 40)).astype(np.float32)], rtol=1e-4)
     assert len(compiled.plan.steps) == 1, "the result is written where it belongs"
+
+
+def test_rows_in_another_order_are_turned_first() -> None:
+    def body(g: GraphBuilder, x: Value, columns: int = 64) -> Sequence[Value]:
+        return (g.one(Binary("add"), g.one(Contract("tbk,kn->btn", F32), x, weights(g, 5, columns)), weights(g, columns)),)
+
+    assert check([f32(T, B, 5)], body).count("contract[rows]") == 1
+    assert "transpose" in check([f32(T, B, 5)], body)
+    assert "transpose" not in check([f32(2, 3, 5)], body), "rows of known number lie along the longer axis"
+    assert "transpose" not in check([f32(T, B, 5)], lambda g, x: body(g, x, 8)), "a copy for a few columns"
+
+
+@pytest.mark.parametrize("spec", ["tbk,kn->btn", "kn,tbk->btn", "ktb,kn->btn", "tbk,nk->btn"])
+def test_turned_rows_compiled(spec: str) -> None:
+    left, right = spec.partition("->")[0].split(",")
+    rows = next(side for side in (left, right) if "t" in side)
+    lengths = {"t": T, "b": B, "k": 12, "n": 70}
+
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        other = weights(g, *[lengths[c] for c in (right if rows == left else left)])
+        return (g.one(Contract(spec, F32), *((x, other) if rows == left else (other, x))),)
+
+    cases = [
+        [RNG.uniform(-1, 1, [{"t": t, "b": b, "k": 12}[c] for c in rows]).astype(np.float32)] for t, b in ((0, 2), (1, 1), (5, 1), (3, 7))
+    ]
+    check_compiled(module([f32(*[lengths[c] for c in rows])], body), *cases, rtol=1e-4)

@@ -5,20 +5,27 @@ not there where that one is short: a batch of 1, a sequence of one token. Row-ma
 element by element is computed with merged axes too, so that it stays with its product; everything else reads the axes as they were.
 
     add(contract("btk,kn->btn", x, w), bias)  ->  reshape(add(contract("bk,kn->bn", reshape(x), w), bias))
+
+Rows that the result has in another order are copied into that order where one of their numbers is known only while running, so that nobody
+can say which of the axes is long enough for tiles. A copied element is one load and store, and takes part in a product with each column.
+
+    contract("tbk,kn->btn", x, w)  ->  contract("btk,kn->btn", transpose(x), w)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from tilewright.graph.in_place import is_in_place
 from tilewright.graph.node import Function, GraphBuilder, Node, Parameter, Value, users_of, walk_nodes
-from tilewright.graph.ops import Binary, Cast, Constant, Contract, Gelu, HardSwish, Reshape, Select, Softplus, Unary
+from tilewright.graph.ops import Binary, Cast, Constant, Contract, Gelu, HardSwish, Reshape, Select, Softplus, Transpose, Unary
 from tilewright.graph.ops.contraction import parse_spec
 from tilewright.graph.shapes import canonical, is_one
 from tilewright.ir.types import Shape, product
 
 ELEMENTWISE = (Unary, Binary, Select, Cast, Gelu, HardSwish, Softplus)
+WIDE = 64  # columns from which on a product takes far longer than a copy of its rows
 ABSORBED = ("transpose", "slice", "broadcast_to")  # products read through these, which they cannot where a reshape stands between
 
 
@@ -50,7 +57,7 @@ def _merged_shape(shape: Shape, axes: int) -> Shape:
 
 def merge_rows(function: Function) -> Function:
     """The function with the leading axes of products, and of what follows them element by element, merged."""
-    if not any(isinstance(node.op, Contract) and _leading(node) is not None for node in walk_nodes(function.results)):
+    if not any(isinstance(node.op, Contract) and (_leading(node) or _turned(node)) for node in walk_nodes(function.results)):
         return function
     state = _Merger(users_of(function.results))
     for node in walk_nodes(function.results):
@@ -66,9 +73,9 @@ def merge_rows(function: Function) -> Function:
     return Function(function.name, function.params, tuple(state.plain_form(value) for value in function.results))
 
 
-def _leading(node: Node) -> tuple[int, int] | None:
-    """(operand, axes): the operand whose first axes, two or more of them longer than 1, are the first of the result and not in the other
-    operand."""
+def _leading(node: Node) -> tuple[int, tuple[int, ...], int] | None:
+    """(operand, order, axes): the operand whose first axes, two or more of them longer than 1, are first in the result and not in the other
+    operand; the order that it has."""
     assert isinstance(node.op, Contract)
     letters = parse_spec(node.op.spec)
     for operand, (own, other) in enumerate(((letters.left, letters.right), (letters.right, letters.left))):
@@ -76,23 +83,46 @@ def _leading(node: Node) -> tuple[int, int] | None:
         while axes < min(len(own), len(letters.result)) and own[axes] == letters.result[axes] and own[axes] not in other:
             axes += 1
         if sum(not is_one(dim) for dim in node.inputs[operand].shape[:axes]) > 1 and axes < len(letters.result):
-            return operand, axes
+            return operand, tuple(range(len(own))), axes
+    return None
+
+
+def _turned(node: Node) -> tuple[int, tuple[int, ...], int] | None:
+    """(operand, order, axes): the operand whose first axes, once they are in that order, are the first of the result, and their number."""
+    assert isinstance(node.op, Contract)
+    letters = parse_spec(node.op.spec)
+    for operand, (own, other) in enumerate(((letters.left, letters.right), (letters.right, letters.left))):
+        rows = [letter for letter, _ in takewhile(lambda pair: pair[1], ((c, c in own and c not in other) for c in letters.result))]
+        dims = [node.inputs[operand].shape[own.index(letter)] for letter in rows]
+        columns = product(node.types[0].shape[len(rows) :])
+        known = all(dim.is_const for dim in dims if not is_one(dim))
+        if sum(not is_one(dim) for dim in dims) < 2 or known or (columns.is_const and columns.value < WIDE):
+            continue
+        order = [*rows, *(letter for letter in own if letter not in rows)]
+        if len(rows) < len(letters.result):
+            return operand, tuple(own.index(letter) for letter in order), len(rows)
     return None
 
 
 def _product(state: _Merger, node: Node) -> tuple[Value, int] | None:
-    found = _leading(node)
+    found = _leading(node) or _turned(node)
     if found is None:
         return None
-    operand, axes = found
+    operand, order, axes = found
     rows = node.inputs[operand]
     if rows.op.name in ABSORBED and not is_in_place(rows.node) and len(state.users[rows.node]) == 1:
         return None
     assert isinstance(node.op, Contract)
     letters = parse_spec(node.op.spec)
-    gone = letters.result[1:axes]
-    spec = "".join(letter for letter in node.op.spec.replace(" ", "") if letter not in gone)
-    inputs = [state.merged_form(value, axes) if i == operand else state.plain_form(value) for i, value in enumerate(node.inputs)]
+    sides = [letters.left, letters.right]
+    sides[operand] = "".join(sides[operand][axis] for axis in order)
+    spec = "".join(letter for letter in f"{sides[0]},{sides[1]}->{letters.result}" if letter not in letters.result[1:axes])
+    inputs = [rows if i == operand else state.plain_form(value) for i, value in enumerate(node.inputs)]
+    if order == tuple(range(len(order))):
+        inputs[operand] = state.merged_form(rows, axes)
+    else:
+        turned = state.g.one(Transpose(order), state.plain_form(rows))
+        inputs[operand] = state.g.one(Reshape(_merged_shape(turned.shape, axes)), turned)
     return state.g.one(Contract(spec, node.op.dtype), *inputs), axes
 
 

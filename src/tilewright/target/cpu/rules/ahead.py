@@ -34,30 +34,22 @@ def prefetch_panel(
     if not space.choose(f"{name}.prefetch", (True, False), lambda ahead: asking if ahead else stall, why):
         return s
     rolled = [loop for loop in reduced if s.nest.loop(loop).stmt.kind != "unrolled"]
-    if not all(extent.is_const for extent in extents):
-        # as evenly as the number of row tiles allows, which is known while running
-        sharing = [*tiles[1:], *rolled]
-        known = [extent.value for loop in sharing if (extent := s.nest.loop(loop).stmt.extent).is_const]
-        lines = min(max(-(-size * element // (line * math.prod(known) * FEWEST_TILES)), 1), 2 * ASKED)
-        return s.prefetch(sharing[-1], tile.panel.attr.name, size, [(tiles[0], size, 0)], lines, line, size, sharing)
-    passes = [int(extent.value) for extent in extents]
-    steps = [(tiles[0], size, 0)]
-    share = -(-size // math.prod(passes))
-    inner = share
-    for loop, count in zip(reversed(tiles[1:]), reversed(passes), strict=True):
-        steps.append((loop, inner, count))
-        inner *= count
+    # the fewest iterations among which a panel is shared: numbers that are known only while running may be small
+    known = all(extent.is_const for extent in extents)
+    passes = math.prod(int(extent.value) for extent in extents if extent.is_const)
+    share = -(-size // (passes if known else max(passes, FEWEST_TILES)))
     # the outermost loop that need not ask for more than a few lines at once, and is not unrolled
     at = latest = tiles[-1]
+    sharing = tiles[1:]
     for i, loop in enumerate(reduced):
         if not any(rest in rolled for rest in reduced[i:]) or (share * element <= ASKED * line and at == latest):
             break
         share = -(-share // max(int(s.nest.loop(loop).stmt.extent.value), 1))
         latest = loop
         at = loop if loop in rolled else at
-        steps.append((loop, share, 0))
+        sharing = [*sharing, loop]
     lines = min(max(-(-share * element // line), 1), 2 * ASKED)
-    return s.prefetch(at, tile.panel.attr.name, size, steps, lines, line)
+    return s.prefetch(at, tile.panel.attr.name, size, [(tiles[0], size, 0)], lines, line, size, sharing)
 
 
 def prefetch_rows(

@@ -6,12 +6,16 @@ Figures that led here: docs/decisions/024-blocks-of-rows.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+from tilewright.ir.expr import Expr
+from tilewright.ir.simplify import simplify
+from tilewright.ir.traverse import substitute
 from tilewright.kernel.nodes import Buffer
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
-from tilewright.target.cpu.rules.structure import extent_value
+from tilewright.target.cpu.rules.structure import extent_value, few_sizes, geometric_mean
 
 STEPS = (1, 2, 4, 8)  # of the reduction that are carried out one after the other without a branch
 LOOP_INSTRUCTIONS = 3.0  # of one iteration: counter, comparison, branch
@@ -45,7 +49,12 @@ def block_rows(
     Without blocks, each thread takes some of the panels, and reads all rows for each of them; what of the rows does not stay in its
     second cache comes from beyond. With blocks, the threads share these, and all panels are read once for each block."""
     panel_count = max(extent_value(s.nest.loop(tiles[0]).stmt.extent), 1)
-    sizes = byte_count(rows), byte_count(panels)
+    row_bytes = [byte_count(rows, images) for images in few_sizes(*rows.shape[:1])]
+    panel_bytes = byte_count(panels)
+
+    def moved(blocks: int) -> float:
+        return geometric_mean(traffic(count, panel_bytes, panel_count, blocks, machine) for count in row_bytes)
+
     for loop in tiles[1:free]:
         extent = s.nest.loop(loop).stmt.extent
         if not extent.is_const or extent.value < max(machine.cores, 2):
@@ -55,7 +64,7 @@ def block_rows(
         if len(options) == 1:
             continue
         why = "bytes that come from beyond the second cache of a core: panels for each block of rows, rows that did not stay"
-        blocks = space.choose(f"{name}.row_blocks", options, lambda n: traffic(*sizes, panel_count, n, machine), why)
+        blocks = space.choose(f"{name}.row_blocks", options, moved, why)
         if blocks == 1:
             break
         s, (block, rest) = s.split(loop, (blocks, int(extent.value) // blocks))
@@ -73,6 +82,6 @@ def traffic(rows: int, panels: int, panel_count: int, blocks: int, machine: Mach
     return panels * blocks + rows * readers * (1 + (passes - 1) * far)
 
 
-def byte_count(buffer: Buffer) -> int:
-    """Bytes of a buffer, typical ones where sizes are symbolic."""
-    return math.prod(extent_value(dim) for dim in buffer.shape) * buffer.dtype.bytes
+def byte_count(buffer: Buffer, sizes: Mapping[Expr, Expr] | None = None) -> int:
+    """Bytes of a buffer, typical ones where sizes are symbolic that have no value in `sizes`."""
+    return math.prod(extent_value(simplify(substitute(dim, sizes or {}))) for dim in buffer.shape) * buffer.dtype.bytes

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import exp, log
 
 from tilewright.ir.affine import affine_in
-from tilewright.ir.expr import Expr
+from tilewright.ir.expr import Expr, const
 from tilewright.ir.scalar_ops import POLYNOMIALS, Op
 from tilewright.ir.traverse import free_vars, variables_in, walk
 from tilewright.kernel.nodes import Block, BlockIter, Store, loads
 from tilewright.kernel.schedule.schedule import Schedule
+
+FEW = (1, 2, 4, 8)  # times the least: values of a size that a schedule for all is chosen for
 
 
 def block_of(s: Schedule, name: str) -> Block:
@@ -45,6 +49,20 @@ def extent_value(e: Expr, typical: int = 64) -> int:
     from tilewright.plan.memory import typical_value
 
     return typical_value(e, {v: typical for v in free_vars(e) if v.attr.hi is None})
+
+
+def few_sizes(*exprs: Expr) -> list[dict[Expr, Expr]]:
+    """Values of the sizes in expressions, such as a number of images, to choose a schedule for that serves all: the least ones, and small
+    multiples. One without sizes where there are none."""
+    used = free_vars(*exprs)
+    found = [{v: const(min(max(v.attr.lo or 1, 1) * times, v.attr.hi or 1 << 30)) for v in used} for times in FEW]
+    return [values for i, values in enumerate(found) if values not in found[:i]]
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Of positive costs: what is a percent dearer in one case and a percent cheaper in another stays as it is."""
+    logarithms = [log(value) for value in values]
+    return exp(sum(logarithms) / len(logarithms))
 
 
 def is_expensive(block: Block) -> bool:

@@ -1,0 +1,68 @@
+"""What schedules of kernels decide for sizes that are known only while running: they serve few and many alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from tests.compiled_graphs import f32, function
+from tilewright.graph.ops import BlockedConvolution, Contract
+from tilewright.ir import dtypes
+from tilewright.ir.expr import Expr, const, size
+from tilewright.ir.traverse import evaluate_int
+from tilewright.kernel.nodes import For, Kernel, Prefetch, Stmt, children
+from tilewright.kernel.schedule.space import Space
+from tilewright.machine.targets import named_machine
+from tilewright.target.cpu.rules.choose import schedule_kernel
+from tilewright.target.cpu.rules.structure import few_sizes, geometric_mean
+from tilewright.transform.fuse import fuse
+from tilewright.transform.lower_groups import lower_group
+
+N = size("N", 1)
+
+
+def kernel_of(types, body) -> Kernel:  # type: ignore[no-untyped-def]
+    (group,) = {value.node for value in fuse(function("p", types, body)).results}
+    return lower_group(group.op.body)
+
+
+def asked(stmt: Stmt, values: Mapping[Expr, int]) -> Iterator[int]:
+    """The positions that a statement asks for, in order."""
+    if isinstance(stmt, Prefetch):
+        yield evaluate_int(stmt.offset, values)
+    elif isinstance(stmt, For):
+        for i in range(evaluate_int(stmt.extent, values)):
+            yield from asked(stmt.body, {**values, stmt.var: i})
+    else:
+        for child in children(stmt):
+            yield from asked(child, values)
+
+
+@pytest.mark.parametrize("rows", [70, 131, 300])
+def test_the_whole_next_panel_is_asked_for_whatever_the_number_of_rows(rows: int) -> None:
+    depth = 16
+    kernel = kernel_of([f32(N, depth), f32(depth, 192)], lambda g, x, w: [g.one(Contract("mk,kn->mn", dtypes.float32), x, w)])
+    schedule = schedule_kernel(kernel, frozenset({1}), named_machine("x86-64-v4"))
+    (panels, _, width) = next(buffer.shape for buffer in schedule.kernel.inputs if len(buffer.shape) == 3)
+    panel = depth * int(width.value)
+    lines = {position // 16 for position in asked(schedule.kernel.body, {N: rows})}
+    assert lines >= set(range(panel // 16, int(panels.value) * panel // 16)), "of all panels but the first"
+    assert max(lines) < (int(panels.value) + 2) * panel // 16
+
+
+@pytest.mark.parametrize("images", [N, 1, 4])
+def test_few_images_do_not_read_their_weights_again_for_each_row(images: Expr | int) -> None:
+    border = (const(1), const(1))
+    op = BlockedConvolution((2, 2), (1, 1), border, border, False, 16)
+    types = [f32(images, 16, 14, 14, 16), f32(512, 256, 3, 3)]
+    space = Space()
+    schedule_kernel(kernel_of(types, lambda g, x, w: [g.one(op, x, w)]), frozenset({1}), named_machine("emeraldrapids"), space=space)
+    assert {decision.options[decision.taken] for decision in space.decisions if decision.name.endswith("row_blocks")} == {1}
+
+
+def test_few_sizes_stay_in_their_range() -> None:
+    a, b = size("A", 3, 10), size("B", 0)
+    assert few_sizes(a * 2 + b) == [{a: const(v), b: const(w)} for v, w in ((3, 1), (6, 2), (10, 4), (10, 8))]
+    assert few_sizes() == [{}]
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
