@@ -34,15 +34,9 @@ class Case:
 
 def cases() -> dict[str, Case]:
     """All models, by name."""
-    batches = [{"batch": 1}, {"batch": 4}]
+    batches = [{"batch": 1}, {"batch": 3}, {"batch": 8}]
     pictures = [{"batch": 1, "image": 224}, {"batch": 1, "image": 160}, {"batch": 3, "image": 225}]
-    tokens = [
-        {"batch": 1, "sequence": 128},
-        {"batch": 1, "sequence": 64},
-        {"batch": 1, "sequence": 37},
-        {"batch": 4, "sequence": 128},
-        {"batch": 3, "sequence": 131},
-    ]
+    tokens = [{"batch": 1, "sequence": length} for length in (1, 17, 64, 128, 131)] + [{"batch": 4, "sequence": 128}]
     networks = {
         "resnet18": partial(build, "resnet18"),
         "resnet50": partial(build, "resnet50"),
