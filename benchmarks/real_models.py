@@ -1,10 +1,14 @@
 """Compile real, trained ONNX models, run them at every listed setting of their dims, and compare with onnxruntime.
 
-    python benchmarks/real_models.py OUT [--only id,id] [--skip-timing] [--json FILE] [--models-tool PATH] [--timeout SECONDS]
+    python benchmarks/real_models.py OUT [--only id,id] [--skip-timing] [--threads N,N] [--rounds N] [--json FILE] [--models-tool PATH]
+        [--timeout SECONDS]
 
 OUT is the folder that `real_models.py OUT` filled (its `manifest.json` lists models, inputs, dims, tolerances); `--models-tool` is that
 script, whose `build_inputs` makes the inputs. Each model is compiled once, with its dims symbolic, in a process of its own, so that a
 crash or an endless loop in one is a line of the table and not the end of the run. Exit code 1 when any model fails.
+
+Times are medians over rounds, at the default dims, in which both engines take turns; each has a process of its own, which is stopped while
+the other one runs (`taking_turns.py`). `ratio` is the median over the rounds of onnxruntime's time over ours.
 
 Tolerances of the manifest: `rtol` and `atol` as in numpy.allclose; `exact`: the share of elements that must be equal; `loose`: shapes must
 be equal, and mean and standard deviation within a tenth of the standard deviation.
@@ -21,8 +25,10 @@ import importlib.util
 import itertools
 import json
 import resource
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,11 +36,14 @@ from typing import Any
 
 import numpy as np
 
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+from benchmarks.taking_turns import in_turns, serve  # noqa: E402
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Entry = Mapping[str, Any]
 
 COMBINATIONS = 12  # settings of several dims are all combined up to this many; beyond, one dim at a time leaves its default
-TIMED_RUNS = 5
+TURN_SECONDS = 0.15  # of calls in a turn
 PERTURBATIONS = (2.0**-20, 2.0**-19, 2.0**-18, 2.0**-17)
 PERTURBED_RUNS = 8
 
@@ -105,20 +114,18 @@ def sensitivity(
     return worst
 
 
-def best_time(run: Callable[[], object]) -> float:
-    """The least of a few timings, in seconds."""
-    best = np.inf
-    for _ in range(TIMED_RUNS):
-        begin = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - begin)
-    return float(best)
-
-
-def worker(entry: Entry, out: Path, tool: Any, timing: bool) -> dict[str, Any]:
-    """Compile and compare one model; what is reported of it."""
+def open_session(path: Path, threads: int) -> Any:
+    """The model in onnxruntime."""
     import onnxruntime
 
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def worker(entry: Entry, out: Path, tool: Any, artifact: Path | None) -> dict[str, Any]:
+    """Compile and compare one model; what is reported of it. artifact: where to keep what was compiled."""
     from tilewright import api
     from tilewright.support.errors import TilewrightError
 
@@ -132,10 +139,9 @@ def worker(entry: Entry, out: Path, tool: Any, timing: bool) -> dict[str, Any]:
     report["compile_s"] = time.perf_counter() - begin
     report["memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     report["kernels"] = len(executable.manifest["kernels"])
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = executable.threads
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    if artifact is not None:
+        executable.save(artifact)
+    session = open_session(path, executable.threads)
     for dims in settings_of(entry["dims"]):
         feeds = tool.build_inputs(entry, str(out), seed=0, dims=dims)
         expected = session.run(None, feeds)
@@ -158,20 +164,54 @@ def worker(entry: Entry, out: Path, tool: Any, timing: bool) -> dict[str, Any]:
         report["error"] = max(report["error"], row["error"])
         if row["reason"] is not None:
             report["reason"] = report["reason"] or f"{dims}: {row['reason']}"
-        elif timing:
-            row["ours_ms"] = 1e3 * best_time(lambda feeds=feeds: executable.run(feeds))  # type: ignore[misc]
-            row["onnxruntime_ms"] = 1e3 * best_time(lambda feeds=feeds: session.run(None, feeds))  # type: ignore[misc]
     return report
 
 
+def timed_engine(entry: Entry, out: Path, tool: Any, artifact: Path | None, threads: int) -> None:
+    """Serve calls of one engine at the default dims: ours, which loads the artifact, or onnxruntime where there is none."""
+    feeds = tool.build_inputs(entry, str(out), seed=0, dims=settings_of(entry["dims"])[0])
+    if artifact is None:
+        session = open_session(out / entry["file"], threads)
+        serve(lambda: session.run(None, feeds))
+        return
+    import tilewright as tw
+
+    executable = tw.load(artifact, threads=threads)
+    serve(lambda: executable.run(feeds))
+
+
+def measure(entry: Entry, artifact: Path, threads: int, args: argparse.Namespace) -> dict[str, float]:
+    """Medians of both engines in milliseconds, and how many times faster ours is."""
+    command = [*_command(entry, args), "--threads", str(threads), "--timed"]
+    ours, theirs = in_turns([[*command, str(artifact)], [*command, "onnxruntime"]], args.rounds, TURN_SECONDS, args.timeout)
+    ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
+    return {"ours_ms": 1e3 * statistics.median(ours), "onnxruntime_ms": 1e3 * statistics.median(theirs), "ratio": ratio}
+
+
+def _command(entry: Entry, args: argparse.Namespace) -> list[str]:
+    return [sys.executable, __file__, str(args.out), "--worker", entry["id"], "--models-tool", str(args.models_tool)]
+
+
 def run_apart(entry: Entry, args: argparse.Namespace) -> dict[str, Any]:
-    """`worker` in a process of its own."""
-    command = [sys.executable, __file__, str(args.out), "--worker", entry["id"], "--models-tool", str(args.models_tool)]
+    """`worker` in a process of its own, and the times of what is right."""
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+        artifact = Path(folder) / "model.tw"
+        report = _checked_apart(entry, [*_command(entry, args), *([] if args.skip_timing else ["--keep", str(artifact)])], args)
+        if args.skip_timing or report["reason"] is not None:
+            return report
+        report["times"] = {}
+        for threads in args.threads.split(","):
+            try:
+                report["times"][threads] = measure(entry, artifact, int(threads), args)
+            except RuntimeError as error:
+                return {**report, "reason": f"timing with {threads} threads: {error}"}
+    return report
+
+
+def _checked_apart(entry: Entry, command: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
     failed: dict[str, Any] = {"id": entry["id"], "settings": [], "error": np.inf}
     try:
-        done = subprocess.run(
-            [*command, *(["--skip-timing"] if args.skip_timing else [])], capture_output=True, text=True, timeout=args.timeout, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout, check=False)
     except subprocess.TimeoutExpired:
         return {**failed, "reason": f"no result after {args.timeout:.0f} s"}
     if done.returncode != 0:
@@ -191,8 +231,8 @@ def node_count(path: Path) -> int:
 
 def line(entry: Entry, out: Path, report: Mapping[str, Any]) -> str:
     """The table's line of a model."""
-    timed = next((row for row in report["settings"] if "ours_ms" in row), None)
-    times = f"{timed['ours_ms']:9.2f} {timed['onnxruntime_ms']:9.2f}" if timed else f"{'-':>9} {'-':>9}"
+    found = report.get("times", {}).values()
+    times = " ".join(f"{timed['ours_ms']:9.3f} {timed['onnxruntime_ms']:9.3f} {timed['ratio']:6.2f}" for timed in found)
     compiled = f"{report['compile_s']:9.1f}" if "compile_s" in report else f"{'-':>9}"
     unstable = f"ok, but unstable: rounding errors move onnxruntime's own result by {report.get('unstable', 0):.3g} tolerances"
     state = report["reason"] or (unstable if "unstable" in report else "ok")
@@ -208,22 +248,30 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default="", help="ids, with commas")
     parser.add_argument("--skip-timing", action="store_true")
+    parser.add_argument("--threads", default="1", help="numbers of threads to time with, with commas")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each engine")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
     parser.add_argument("--models-tool", type=Path, default=Path(__file__).resolve().parents[2] / "shared/models/real_models.py")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one model")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--keep", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--timed", help=argparse.SUPPRESS)
     args = parser.parse_args()
     models = json.loads((args.out / "manifest.json").read_text())["models"]
+    if args.timed:
+        artifact = None if args.timed == "onnxruntime" else Path(args.timed)
+        timed_engine(models[args.worker], args.out, load_tool(args.models_tool), artifact, int(args.threads))
+        return 0
     if args.worker:
-        report = worker(models[args.worker], args.out, load_tool(args.models_tool), not args.skip_timing)
-        print(json.dumps(report))
+        print(json.dumps(worker(models[args.worker], args.out, load_tool(args.models_tool), args.keep)))
         return 0
     chosen = [name for name in args.only.split(",") if name]
     unknown = [name for name in chosen if name not in models]
     if unknown:
         parser.error(f"unknown models: {', '.join(unknown)}")
     entries = [entry for name, entry in models.items() if entry["format"] == "onnx" and (not chosen or name in chosen)]
-    print(f"{'model':18} {'nodes':>5} {'kernels':>7} {'compile s':>9} {'settings':>8} {'error/tol':>9} {'ours ms':>9} {'ort ms':>9}")
+    timed = "" if args.skip_timing else "".join(f" {f'ours x{n}':>9} {f'ort x{n}':>9} {'ratio':>6}" for n in args.threads.split(","))
+    print(f"{'model':18} {'nodes':>5} {'kernels':>7} {'compile s':>9} {'settings':>8} {'error/tol':>9}{timed}")
     reports = []
     for entry in entries:
         reports.append(run_apart(entry, args))
@@ -232,6 +280,11 @@ def main() -> int:
         args.json.write_text(json.dumps(reports, indent=1))
     good = sum(report["reason"] is None for report in reports)
     unstable = sum("unstable" in report and report["reason"] is None for report in reports)
+    for threads in [] if args.skip_timing else args.threads.split(","):
+        ratios = [report["times"][threads]["ratio"] for report in reports if threads in report.get("times", {})]
+        if ratios:
+            mean = statistics.geometric_mean(ratios)
+            print(f"{threads} threads: geometric mean {mean:.2f}, least {min(ratios):.2f}, of {len(ratios)} models")
     print(f"{good} of {len(reports)} models are right" + (f", {unstable} of them unstable" if unstable else ""))
     return 0 if good == len(reports) else 1
 
