@@ -24,8 +24,11 @@ from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.targets import named_machine
 from tilewright.plan.steps import Launch
+from tilewright.target.cpu.codegen import generate
+from tilewright.target.cpu.llvm import compile_to_assembly, llvm_target
 from tilewright.target.cpu.rules.borders import padding_of
 from tilewright.target.cpu.rules.choose import schedule_kernel
+from tilewright.target.cpu.rules.registers import register_block
 from tilewright.target.cpu.rules.structure import as_product, block_of
 
 
@@ -127,3 +130,22 @@ def test_a_copy_with_other_values_at_the_border_is_no_padding(value: float, foun
     product = as_product(block_of(s, "y"))
     assert product is not None
     assert (padding_of(s, "y", product) is not None) is found
+
+
+@pytest.mark.parametrize("width", [15, 28, 29])
+def test_strided_rows_of_plain_images_are_shuffled_not_gathered(width: int) -> None:
+    """Padding on both sides is one constant mask."""
+    weights = np.random.default_rng(2).normal(size=(4, 1, 3, 3)).astype(np.float32)
+    op = Convolution((2, 2), (1, 1), as_shape((1, 1)), as_shape((1, 1)), 4, dtypes.float32)
+    m = module([f32(1, 4, width, width)], lambda g, x: (g.one(op, x, g.one(constant(weights))),))
+    agrees(m, "x86-64-v4", (1, 4, width, width))
+    machine = named_machine("x86-64-v4")
+    lowered = lower(schedule_kernel(kernel_of(m), frozenset({1}), machine).kernel)
+    assert "gather" not in compile_to_assembly(generate(lowered, machine), llvm_target(machine))
+
+
+def test_tiles_share_their_broadcasts_and_leave_the_second_cache_time() -> None:
+    """13 vectors are no reason for tiles of one vector, nor 49 for tiles of three rows."""
+    machine = named_machine("x86-64-v4")
+    assert register_block(machine, 14, 13)[1] > 1
+    assert register_block(machine, 131, 49)[0] > 3

@@ -20,7 +20,7 @@ from tilewright.target.cpu.codegen.dot import emit_dot, is_dot_call
 from tilewright.target.cpu.codegen.facts import Facts, Terms
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, lane_numbers, memory_type, number, splat_constant, value_type, vector
 from tilewright.target.cpu.codegen.narrow_floats import round_to
-from tilewright.target.cpu.codegen.selects import ALL_LANES, compare_lanes, emit_select, some_lanes
+from tilewright.target.cpu.codegen.selects import ALL_LANES, NO_LANES, compare_lanes, emit_select, some_lanes
 from tilewright.target.cpu.codegen.style import Style
 from tilewright.target.cpu.codegen.text import Function, Operand
 
@@ -247,10 +247,13 @@ class ExprEmitter:
         return mask if self.mask is None else self.both(self.mask, mask)
 
     def both(self, a: Operand, b: Operand) -> Operand:
+        """The mask of the lanes that two masks have in common, a constant where both are."""
         if a == ALL_LANES:
             return b
         if b == ALL_LANES or a == b:
             return a
+        if NO_LANES in (a, b):
+            return NO_LANES
         known = memory.lanes_of(a), memory.lanes_of(b)
         if known[0] and known[1]:
             return some_lanes([x and y for x, y in zip(*known, strict=True)])
@@ -277,6 +280,8 @@ class ExprEmitter:
             return fn.op(f"xor {type_} {args[0]}, {arithmetic.constant(True if dtype.kind == 'bool' else -1, dtype, lanes)}")
         if op is Op.CALL:
             value = arithmetic.call(fn, e, args, lanes, native_fma=self.style.native_fma, rough_reciprocal=self.style.rough_reciprocal)
+        elif op is Op.AND and dtype is dtypes.bool_ and lanes:
+            value = self.both(args[0], args[1])
         elif op in _DIVISIONS and dtype is dtypes.int64 and not (type(args[0]) is int and type(args[1]) is int):
             value = self._divide(e, args, lanes)
         else:

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 BRANCH_COST = 40  # operations in a side of a scalar select beyond which a branch is cheaper than computing both sides
 ALL_LANES = "splat (i1 true)"
+NO_LANES = "zeroinitializer"
 
 
 def some_lanes(on: list[bool]) -> str:
     """The mask constant."""
     if all(on):
         return ALL_LANES
-    return "<" + ", ".join(f"i1 {'true' if lane else 'false'}" for lane in on) + ">" if any(on) else "zeroinitializer"
+    return "<" + ", ".join(f"i1 {'true' if lane else 'false'}" for lane in on) + ">" if any(on) else NO_LANES
 
 
 def compare_lanes(em: ExprEmitter, e: Expr) -> Operand | None:
@@ -57,7 +58,7 @@ def emit_select(em: ExprEmitter, e: Expr, lanes: int) -> Operand:
     emit = em.vector if lanes else em.scalar
     if lanes and em.varies(condition):
         mask = em.vector(condition)
-        if mask in (ALL_LANES, "zeroinitializer"):
+        if mask in (ALL_LANES, NO_LANES):
             return em.vector(if_true if mask == ALL_LANES else if_false)
         zeroed = not em.is_known(if_true) and em.varies(if_true) and memory.is_zeroed_when_off(em, if_true)
         a = _under(em, emit, if_true, mask, None)

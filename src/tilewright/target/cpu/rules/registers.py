@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tilewright.machine.description import Machine
+from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
 
 MOST_ACCUMULATORS = 24  # past these LLVM begins to spill (measured: docs/decisions/002)
 MOST_ROWS, MOST_VECTORS = 14, 8
+OPERAND_LOAD = 1.15  # of its time that a multiply-add takes where each has a broadcast of its own, since the next vector does not share it
+DELIVERED = 0.75  # share of the second cache's bandwidth that panels get beside everything else
 
 
 def register_blocks(machine: Machine, rows: int, vectors: int) -> list[tuple[int, int]]:
@@ -20,12 +22,15 @@ def register_blocks(machine: Machine, rows: int, vectors: int) -> list[tuple[int
 
 def block_cost(machine: Machine, rows: int, vectors: int, block: tuple[int, int]) -> float:
     """What a multiply-add costs with a block, relative to the peak: what ragged extents waste, too few accumulators to hide the latency of
-    multiply-adds, and loads for each of them."""
+    multiply-adds, loads for each of them, and a panel that the second cache delivers too slowly for so few rows."""
     mr, nv = block
     hide = machine.fma_units * machine.fma_latency
     work = -(-rows // mr) * mr * (-(-vectors // nv) * nv) / (rows * vectors)
     loads = 1 / mr + 0.5 / nv  # broadcasts are part of the multiply-add's instruction
-    return work * max(1.0, hide / (mr * nv)) * (1 + 0.3 * loads)
+    alone = OPERAND_LOAD if nv == 1 and vectors > 1 else 1.0
+    panel = machine.vector_bits / 8 * machine.fma_units / mr  # bytes a cycle
+    late = max(1.0, panel * ASSUMED_CLOCK_GHZ / (DELIVERED * estimated_peaks(machine).l2))
+    return work * max(1.0, hide / (mr * nv)) * (1 + 0.3 * loads) * alone * late
 
 
 def register_block(machine: Machine, rows: int, vectors: int) -> tuple[int, int]:
