@@ -43,6 +43,7 @@ from tilewright.target.cpu.rules.winograd_cost import CpuConvolutionCost
 from tilewright.target.cpu.thread_pool import thread_pool_object
 from tilewright.transform.bf16_products import bf16_products
 from tilewright.transform.block_channels import block_channels
+from tilewright.transform.causal_masks import causal_masks
 from tilewright.transform.choose_winograd import choose_winograd
 from tilewright.transform.decompose import open_composites
 from tilewright.transform.drop_unit_axes import drop_unit_axes
@@ -142,6 +143,7 @@ def graph_passes(machine: Machine, precision: str = "default") -> tuple[GraphPas
             exact=False,
             precision="bf16",
         ),
+        GraphPass("causal_masks", causal_masks, 2, "masks have become constants; before fusion, whose groups take them as formulas", False),
         GraphPass("merge_rows", merge_rows, 2, "nothing moves or looks at axes from here on, and products find what follows them"),
         GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards", setting="fusion"),
         GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),

@@ -7,7 +7,7 @@ group can compute it without doing work twice:
 * a core (contraction, convolution, reduction, normalisation ...) joins a group of elementwise users that read it point by point: they
   become its epilogue;
 * only data movement, and weights that are stored narrow, join the input side of contractions and convolutions, which read each element
-  many times; but for a softmax and the product before it (`attention_groups`).
+  many times; but for a softmax and the product before it (`attention_groups`), which compute masks of positions (`causal_masks`).
 
 Whether an operator is injective, what it reads point by point and what it costs is read off its kernel definition (`patterns.py`).
 """
@@ -31,6 +31,7 @@ from tilewright.graph.ops import (
     Loop,
     RefineShape,
     Reshape,
+    Softmax,
     Transpose,
     WidenWeights,
     WinogradConvolution,
@@ -38,6 +39,7 @@ from tilewright.graph.ops import (
 from tilewright.ir.expr import const
 from tilewright.ir.prove import equal_dims
 from tilewright.transform.attention_groups import MOVEMENT, joins_attention
+from tilewright.transform.causal_masks import formula
 from tilewright.transform.patterns import Pattern, pattern_of
 
 STRUCTURAL = (Parameter, Constant, Reshape, RefineShape, BindSize, If, Loop, Call, Fused)
@@ -241,13 +243,17 @@ def _emit_group(g: GraphBuilder, group: Group, mapped: dict[Value, Value]) -> tu
     local: dict[Value, Value] = {}
     operands: list[Value] = []
     by_operand: dict[Value, Value] = {}
+    attends = group.core is not None and isinstance(group.core.op, Contract) and any(isinstance(n.op, Softmax) for n in group.nodes)
     for node in reversed(group.nodes):
         arguments = []
         for value in node.inputs:
             if value not in local:
                 outer = mapped[value]
+                mask = formula(inner, value) if attends and not is_literal(outer) else None
                 if is_literal(outer):
                     local[value] = outer
+                elif mask is not None:
+                    local[value] = mask
                 else:
                     if outer not in by_operand:
                         by_operand[outer] = inner.one(Parameter(f"x{len(operands)}", outer.type))

@@ -10,6 +10,7 @@ from tilewright.ir.simplify import simplifier
 from tilewright.ir.traverse import free_vars, substitute, transform, walk
 from tilewright.kernel.nodes import Stmt, Store, map_stmt, with_fields
 from tilewright.kernel.schedule.change import Change
+from tilewright.kernel.schedule.legality import check_inputs_ready
 from tilewright.kernel.schedule.nest import Nest, edit, refuse, with_body
 from tilewright.kernel.schedule.reduction import accumulation
 
@@ -20,8 +21,8 @@ def factor_out(nest: Nest, block: str) -> Change:
         for k in 64: C: c[v] += a[v, r] * b[r] * s[v]         for k in 64: C: c[v] += a[v, r] * b[r]
         for i in 8: D: d[w] = c[w] + 1                   ->   for i in 8: D: d[w] = c[w] * s[w] + 1
 
-    The block must be a sum of floats into scratch that it alone writes, with its init, indexed by plain iters. Only factors that read
-    nothing but inputs of the kernel move. Sums are rounded otherwise than before.
+    The block must be a sum of floats into scratch that it alone writes, with its init, indexed by plain iters. Factors that read scratch
+    must be complete where the sum is read. Sums are rounded otherwise than before.
     """
     placed = nest.block(block)
     old = placed.stmt
@@ -59,7 +60,11 @@ def factor_out(nest: Nest, block: str) -> Change:
         if name != block:
             reader = nest.blocks[name].stmt
             changes[reader] = with_fields(reader, body=on_stmt(reader.body))
-    return Change(with_body(nest.kernel, edit(nest.kernel.body, changes)))
+    kernel = with_body(nest.kernel, edit(nest.kernel.body, changes))
+    after = Nest(kernel)
+    for name in nest.readers(found.buffer):
+        check_inputs_ready(after, name)
+    return Change(kernel)
 
 
 def _factors(e: Expr) -> list[Expr]:
@@ -72,5 +77,5 @@ def _product(factors: list[Expr]) -> Expr:
 
 def _moves(factor: Expr, nest: Nest, indices: tuple[Expr, ...]) -> bool:
     """The factor is the same in all terms, and where the sum is read."""
-    inputs = all(e.attr in nest.kernel.inputs for e in walk(factor) if e.op is Op.LOAD)
-    return inputs and all(v in indices or v in nest.kernel.sizes for v in free_vars(factor))
+    known = all(e.attr in nest.kernel.inputs or e.attr in nest.kernel.scratch for e in walk(factor) if e.op is Op.LOAD)
+    return known and all(v in indices or v in nest.kernel.sizes for v in free_vars(factor))

@@ -194,7 +194,7 @@ def check_covered(nest: Nest, buffer: Buffer, writers: list[str], reader: str, c
             if name != reader:
                 refuse(f"block '{reader}' reads {buffer.name} before block '{name}' writes it")
             continue
-        if name != reader and reduction_loops(writer) & scope.keys():
+        if name != reader and _accumulating(writer, buffer) & scope.keys():
             refuse(f"block '{name}' has not finished reducing into {buffer.name} when block '{reader}' reads it")
         region = written_region(writer.stmt, buffer, extents(writer.inside(common)), scope)
         if region is not None:
@@ -205,6 +205,15 @@ def check_covered(nest: Nest, buffer: Buffer, writers: list[str], reader: str, c
             f"block '{reader}' reads more of {buffer.name} in one iteration of '{common.var.name}' than is written in it: "
             f"{box(needed)} of {box(union(written, scope)) if written else 'nothing'}"
         )
+
+
+def _accumulating(placed: PlacedBlock, buffer: Buffer) -> frozenset[Expr]:
+    """Loops in whose iterations the block adds to the same elements of the buffer; an iter that indexes them finds others each time."""
+    block = placed.stmt
+    named = [frozenset(free_vars(*store.indices)) for store in stores_to(block, buffer)]
+    pairs = zip(block.iters, block.bindings, strict=True)
+    used = [b for it, b in pairs if it.kind == "reduction" and not (named and all(it.var in names for names in named))]
+    return frozenset(free_vars(*used))
 
 
 def box(region: Region) -> str:

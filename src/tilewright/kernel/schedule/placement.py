@@ -112,9 +112,11 @@ def reverse_compute_at(nest: Nest, block: str, loop: str) -> Change:
         refuse(f"block '{block}' reads nothing that is written under '{loop}'")
     if not sources:
         refuse(f"the iters of block '{block}' do not follow from what it reads under '{loop}'", "its loads must index by plain iters")
-    for it in placed.stmt.iters:
+    for it, binding in zip(placed.stmt.iters, placed.stmt.bindings, strict=True):
         if it.kind == "reduction" and it.var in needed:
             start, extent = needed[it.var]
+            if prove_equal(start, binding) and prove_equal(extent, const(1)):
+                continue  # one step of a reduction over a loop around both, as before
             if not (prove_equal(start, const(0)) and at_most(it.extent, extent, scope)):
                 refuse(f"block '{block}' reduces over more than what is written in one iteration of '{loop}'")
     changed = edit(nest.kernel.body, {placed.stmt: None})

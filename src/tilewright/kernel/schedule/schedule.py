@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.kernel.nodes import Kernel, Scope
-from tilewright.kernel.schedule import ahead, caching, dot, factor, layout, loop, padding, placement, reduction
+from tilewright.kernel.schedule import ahead, caching, dot, factor, layout, loop, online, padding, placement, reduction
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.layout import PackedLayout
 from tilewright.kernel.schedule.legality import check_locals
@@ -44,6 +44,7 @@ PRIMITIVES: Mapping[str, Callable[..., Change]] = {
     "decompose_reduction": reduction.decompose_reduction,
     "rfactor": reduction.rfactor,
     "factor_out": factor.factor_out,
+    "online": online.online,
     "clamp_reads": padding.clamp_reads,
     "pad": padding.pad,
     "dot": dot.dot,
@@ -163,6 +164,10 @@ class Schedule:
     def factor_out(self, block: str) -> Schedule:
         """Multiply a sum by what its terms have in common where it is read: `factor.factor_out`."""
         return self.apply("factor_out", (block,), {})[0]
+
+    def online(self, block: str, loop: str, tile: int) -> tuple[Schedule, Names]:
+        """Compute a softmax and what it weighs for one tile of its axis after the other: `online.online`."""
+        return self.apply("online", (block, loop), {"tile": tile})
 
     def clamp_reads(self, block: str, iter: str | int, masked: bool = False) -> Schedule:  # noqa: A002 (the term of the kernel form)
         """Compute past the ragged end of a scratch buffer instead of guarding it: `padding.clamp_reads`."""

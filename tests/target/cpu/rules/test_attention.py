@@ -19,7 +19,7 @@ from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.targets import named_machine
-from tilewright.target.cpu.rules.attention import find_attention
+from tilewright.target.cpu.rules.attention_form import find_attention
 from tilewright.target.cpu.rules.choose import schedule_kernel
 from tilewright.target.cpu.rules.inline import inline_producers
 from tilewright.transform.fuse import fuse
@@ -208,3 +208,81 @@ def test_scores_that_somebody_else_reads_stay() -> None:
 
     compiled = check(module(heads(), body), inputs_of(heads(), {}))
     assert len(compiled.artifact.manifest["kernels"]) == 2
+
+
+def causal(diagonal: int = 0, padding: bool = False) -> Body:
+    """Keys up to the query's own, `diagonal` past it; perhaps without those of a mask."""
+
+    def masked(g: GraphBuilder, x: Value, *keep: Value) -> Value:
+        rows, keys = (int(dim.value) for dim in x.shape[-2:])
+        seen = g.one(constant(np.arange(keys) <= np.arange(rows)[:, None] + diagonal))
+        for mask in keep:
+            x = g.one(Select(), mask, x, number(g, -np.inf))
+        return g.one(Select(), seen, scaled(g, x), number(g, -np.inf))
+
+    return attend(masked)
+
+
+def two(s: int, t: int, d: int = 8, e: int = 8) -> list[TensorType]:
+    return [f32(1, 2, s, d), f32(1, 2, t, d), f32(1, 2, t, e)]
+
+
+TILED: dict[str, tuple[list[TensorType], Body]] = {
+    "plain": (two(13, 200, 5, 24), attend(scaled)),
+    "whole tiles": (two(16, 128), attend(plain)),
+    "causal": (two(150, 150), causal()),
+    "causal, shifted": (two(30, 231, 8, 40), causal(201)),
+    "causal, more queries than keys": (two(200, 150), causal()),
+    "causal and a mask": ([*two(120, 170), tensor(dtypes.bool_, (1, 1, 120, 170))], causal(50, True)),
+    "groups of heads": ([f32(1, 6, 9, 8), f32(1, 2, 210, 8), f32(1, 2, 210, 16)], grouped),
+    "capped": ([*two(20, 140), f32(2, 20, 140)], attend(capped)),
+}
+
+
+def tiled(case: str, level: str) -> tuple[Kernel, Schedule, Space]:
+    types, body = TILED[case]
+    (group,) = {node for node in walk_nodes(fuse(function("p", types, body)).results) if isinstance(node.op, Fused)}
+    kernel, space = lower_group(group.op.body), Space()
+    schedule_kernel(kernel, frozenset(), named_machine(level), space=space)
+    tiles = next(d for d in space.decisions if d.name == "attention.tile").options
+    space = Space({"attention.tile": tiles[1]})
+    return kernel, schedule_kernel(kernel, frozenset(), named_machine(level), space=space), space
+
+
+@pytest.mark.parametrize(("case", "level"), [*((case, "x86-64-v4") for case in TILED), ("plain", "x86-64-v3"), ("causal", "x86-64-v3")])
+def test_tiles_of_keys_keep_results(case: str, level: str) -> None:
+    kernel, schedule, space = tiled(case, level)
+    assert not space.given_up
+    assert space.point()["attention.tile"] > 0
+    inputs = inputs_of([TensorType(b.dtype, b.shape) for b in kernel.inputs], {})
+    (want,), (got,) = interpret(kernel, inputs, {}), interpret(schedule.kernel, inputs, {})
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", TILED)
+def test_tiles_of_keys_compiled(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.target.cpu.rules.attention_plan.CORRECTION", -1e9)
+    types, body = TILED[case]
+    check(module(types, body), inputs_of(types, {}))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_see_nothing_in_their_first_tiles(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.target.cpu.rules.attention_plan.CORRECTION", -1e9)
+    types, body = TILED["causal and a mask"]
+    q, k, v, keep = inputs_of(types, {})
+    keep[:, :, 110, :130] = False
+    keep[:, :, 111] = False
+    keep[:, :, 112, 100:] = False
+    check(module(types, body), [q, k, v, keep], threads=threads)
+
+
+def test_tiles_after_the_last_query_are_not_visited() -> None:
+    """What is there makes no difference, even where it is no number."""
+    kernel, schedule, _ = tiled("causal", "x86-64-v4")
+    q, k, v = inputs_of([TensorType(b.dtype, b.shape) for b in kernel.inputs], {})
+    (want,) = interpret(schedule.kernel, [q, k, v], {})
+    k[:, :, -20:] = np.nan
+    v[:, :, -20:] = np.nan
+    (got,) = interpret(schedule.kernel, [q, k, v], {})
+    np.testing.assert_array_equal(got[:, :, :8], want[:, :, :8])

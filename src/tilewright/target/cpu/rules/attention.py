@@ -2,39 +2,37 @@
 
 For each batch, head and block of query rows:
 
-    scores[rows, all keys] = mask(q k^T)    in register tiles, panels of k packed with the keys in the lanes
-    weights[rows, all keys] = softmax       two passes over what the first or second level of the cache holds
-    y[rows, :] = weights v                  in register tiles
+    scores[rows, keys] = mask(q k^T)     in register tiles, panels of k packed with the keys in the lanes
+    weights[rows, keys] = exp(scores - maximum)     in the first or second level of the cache
+    y[rows, :] = weights v / sum of the weights     in register tiles
 
-The scores of a block are all that is ever stored of them. An online softmax (Milakov and Gimelshein, 2018) keeps to blocks of keys, and
-corrects what it has for each; but a row of scores is far shorter than the cache, and reading it twice costs a few percent of the products.
-Figures: docs/decisions/012-rows-and-attention.md.
+The scores of a block are all that is ever stored of them: of all keys, or, where those are many or a causal mask leaves many of them out,
+of one tile of keys after the other, with what was summed so far corrected when a maximum grows (`kernel/schedule/online.py`). Tiles that
+a causal mask rules out are not visited. Figures: docs/decisions/012-rows-and-attention.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import gcd, prod
-
-from tilewright.ir.expr import Expr
+from tilewright.ir.expr import Expr, const
+from tilewright.ir.prove import at_most
 from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import free_vars
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
-from tilewright.machine.description import Machine, estimated_peaks
+from tilewright.machine.description import Machine
 from tilewright.support.errors import ScheduleError
-from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
+from tilewright.target.cpu.rules.attention_form import Attention, find_attention, operands_of
+from tilewright.target.cpu.rules.attention_plan import Plan, plan_attention
+from tilewright.target.cpu.rules.elementwise import own_loops, parallelise, schedule_nest
 from tilewright.target.cpu.rules.packing import pack_operand
 from tilewright.target.cpu.rules.reduction import schedule_reduction
-from tilewright.target.cpu.rules.registers import MOST_ACCUMULATORS
 from tilewright.target.cpu.rules.rowwise import schedule_rows
 from tilewright.target.cpu.rules.structure import (
     as_product,
     block_of,
-    extent_value,
     is_injective,
     is_reduction,
-    reductions,
     spatial,
     stride,
     uses,
@@ -43,68 +41,6 @@ from tilewright.target.cpu.rules.structure import (
 )
 
 FEW_ROWS = 4  # queries up to which packing the keys costs more than it saves
-TYPICAL = 128  # queries, keys of unknown number
-TILES = (1, 2, 4, 8)  # register tiles of rows in a block
-SCORES = 64 << 10  # bytes of a block's scores: what lowering still places on the stack
-NEAR = 0.1  # of the time of a block: what scores cost that do not stay in the first level of the cache
-FAR = 0.6  # and in the second
-BUFFERS = 3  # of the size of a block's scores: scores, their exponentials, weights
-WAYS = 12  # of the first level of the cache, about
-SCATTERED = 2.0  # times as long: the second level for rows that lie apart, which nothing fetches ahead
-CROSSING = 1.5  # of the time of a load: one that crosses lines
-FRESH = 0.3  # of the time of attention: what it costs to write scores where no block has written before
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """The blocks of a kernel that is attention. `scores`, `mixed`: the two products; `weights`: the block whose results are multiplied with
-    the values; `between`: the blocks from scores to weights, in order; `row`: the dim of the scores that counts queries."""
-
-    scores: str
-    between: tuple[str, ...]
-    weights: str
-    mixed: str
-    row: int
-
-
-def find_attention(s: Schedule) -> Attention | None:
-    """The kernel's blocks read as attention, or None."""
-    names = s.blocks()
-    products = [name for name in names if as_product(block_of(s, name)) is not None]
-    outputs = [name for name in names if writes_output(s, name)]
-    if len(products) != 2 or len(outputs) != 1 or outputs[0] != names[-1]:
-        return None
-    scores, mixed = products
-    if len(spatial(block_of(s, scores))) < 2 or names.index(mixed) < len(names) - 2:
-        return None
-    between = names[names.index(scores) + 1 : names.index(mixed)]
-    if names.index(scores) != 0 or not between or not all(is_injective(block_of(s, n)) or is_reduction(block_of(s, n)) for n in between):
-        return None
-    if sum(is_reduction(block_of(s, name)) for name in between) != 2:
-        return None
-    weights = next((name for name in between if _operands(s, name, mixed) is not None), None)
-    found = None if weights is None else _operands(s, weights, mixed)
-    if weights is None or found is None:
-        return None
-    weight, value = found
-    block = block_of(s, mixed)
-    (along, *others) = reductions(block)
-    if others or weight.args[-1] is not along.var or any(index not in {it.var for it in block.iters} for index in weight.args):
-        return None
-    rows = [dim for dim, index in enumerate(weight.args[:-1]) if not uses(value, index)]
-    return Attention(scores, between, weights, mixed, rows[-1]) if rows else None
-
-
-def _operands(s: Schedule, weights: str, mixed: str) -> tuple[Expr, Expr] | None:
-    """The two loads of the second product: of the weights, of the values."""
-    product = as_product(block_of(s, mixed))
-    if product is None:
-        return None
-    made = s.nest.outputs(weights)[0]
-    for weight, value in ((product.left, product.right), (product.right, product.left)):
-        if weight.attr is made and value.attr is not made:
-            return weight, value
-    return None
 
 
 def schedule_attention(s: Schedule, machine: Machine, reassociate: bool, space: Space) -> Schedule | None:
@@ -116,28 +52,84 @@ def schedule_attention(s: Schedule, machine: Machine, reassociate: bool, space: 
     if queries.is_const and queries.value <= FEW_ROWS:
         rows = schedule_rows(s, machine, reassociate, space)
         return None if rows is s else rows
+    try:
+        with space.attempt("tiles of keys"):
+            return _scheduled(s, found, machine, reassociate, True, space)
+    except ScheduleError:
+        return _scheduled(s, found, machine, reassociate, False, space)
+
+
+def _scheduled(s: Schedule, found: Attention, machine: Machine, reassociate: bool, tiled: bool, space: Space) -> Schedule:
+    """The schedule of attention; `tiled`: keys may go in tiles."""
     s, masked = _masked_scores(s, found)
     s, last = _last_block(s, found.mixed)
-    plan = _plan(s, found, machine, space)
+    s, found, divided = _divided_late(s, found) if reassociate else (s, found, False)
+    plan = plan_attention(s, found, masked, tiled and divided, machine, space)
     names = s.blocks()
     inside = names[names.index(found.scores) : names.index(last)]
     s = _pack_keys(s, found, plan)
     s = _pack_values(s, found, plan)
     s, outer, chunk = _row_loops(s, found, last, plan)
-    for name in reversed(inside):
+    # what the last block divides by goes before the product that it follows tile by tile
+    ends = [name for name in inside if s.consumers(name) == (last,) and name != found.mixed]
+    for name in (*ends, *(name for name in reversed(inside) if name not in ends)):
         s, _ = s.compute_at(name, chunk)
-    for name in inside:
-        block = block_of(s, name)
-        if name in (found.scores, masked, found.mixed):
-            continue
-        if is_reduction(block):
+    mixed, collected, tiles = found.mixed, last, None
+    if plan.tile:
+        s, (tiles, _, *sums) = s.online(
+            next(name for name in inside if is_reduction(block_of(s, name)) and name != found.scores), chunk, plan.tile
+        )
+        mixed, collected = sums[sums.index(found.mixed) - 1], found.mixed
+    products = (found.scores, masked, mixed, collected)
+    for name in [name for name in s.blocks() if s.nest.loop(chunk).stmt in s.nest.blocks[name].around and name not in products]:
+        if is_reduction(block_of(s, name)) and (tiles is None or not _goes_along(s, name, tiles)):
             s = schedule_reduction(s, name, machine, parallel=False, reassociate=reassociate, space=space)
-        else:
+        elif is_injective(block_of(s, name)):
             s = schedule_nest(s, name, machine, parallel=False)
     s = _in_tiles(s, found.scores, masked, found.row, len(spatial(block_of(s, found.scores))) - 1, plan.rows, plan.keys, plan.lanes)
-    s = _in_tiles(s, found.mixed, last, plan.mixed_row, plan.mixed_vector, plan.rows, plan.values, plan.lanes)
+    s = _in_tiles(s, mixed, collected, plan.mixed_row, plan.mixed_vector, plan.rows, plan.values, plan.lanes)
+    if tiles is not None:
+        for name in [name for name in s.blocks() if _goes_along(s, name, tiles)]:
+            s = s if name == collected else _across_rows(s, name, plan.lanes)
+            s, _ = s.decompose_reduction(name, tiles)
     tasks = outer if plan.heads_alone else [*outer, chunk]
     return parallelise(s, tasks)
+
+
+def _goes_along(s: Schedule, name: str, tiles: str) -> bool:
+    """The block collects what tiles make."""
+    placed = s.nest.blocks[name]
+    variable = s.nest.loop(tiles).stmt.var
+    return any(it.kind == "reduction" and variable in free_vars(b) for it, b in zip(placed.stmt.iters, placed.stmt.bindings, strict=True))
+
+
+def _across_rows(s: Schedule, name: str, lanes: int) -> Schedule:
+    """The block, which has one point for each row of a tile, with its rows in the lanes."""
+    rows = [
+        loop for loop in own_loops(s, name) if not (s.nest.loop(loop).stmt.extent.is_const and s.nest.loop(loop).stmt.extent.value == 1)
+    ]
+    if len(rows) != 1 or not s.nest.loop(rows[0]).stmt.extent.is_const:
+        return s
+    s, (_, lane) = s.split(rows[0], min(lanes, int(s.nest.loop(rows[0]).stmt.extent.value)))
+    return s.vectorize(lane)
+
+
+def _divided_late(s: Schedule, found: Attention) -> tuple[Schedule, Attention, bool]:
+    """The weights divided by their sum after the second product, if that can be: there are fewer values than weights. Not where there may
+    be no keys: then a sum of nothing, 0, is not divided by 0."""
+    if not at_most(const(1), spatial(block_of(s, found.scores))[-1].extent):
+        return s, found, False
+    powers = [name for name in s.producers(found.weights) if name in found.between and is_injective(block_of(s, name))]
+    if len(powers) != 1:
+        return s, found, False
+    try:
+        late = s.inline(found.weights).factor_out(found.mixed)
+    except ScheduleError:
+        return s, found, False
+    if operands_of(late, powers[0], found.mixed) is None:
+        return s, found, False
+    between = tuple(name for name in found.between if name != found.weights)
+    return late, Attention(found.scores, between, powers[0], found.mixed, found.row), True
 
 
 def _masked_scores(s: Schedule, found: Attention) -> tuple[Schedule, str]:
@@ -157,124 +149,6 @@ def _last_block(s: Schedule, mixed: str) -> tuple[Schedule, str]:
     return s.set_scope(s.nest.outputs(mixed)[0].name, "local"), last
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Sizes of a schedule: rows of a register tile, its vectors over the keys and over the values' width, rows of a block. `pack_values`:
-    they are copied into panels first; `heads_alone`: blocks of rows of one head run one after the other. `mixed_row`, `mixed_vector`:
-    which spatial iters of the second product are its rows and its lanes."""
-
-    lanes: int
-    rows: int
-    keys: int
-    values: int
-    block: int
-    pack_values: bool
-    heads_alone: bool
-    mixed_row: int
-    mixed_vector: int
-
-
-def _plan(s: Schedule, found: Attention, machine: Machine, space: Space) -> Plan:
-    scores, mixed = block_of(s, found.scores), block_of(s, found.mixed)
-    lanes = machine.lanes(s.nest.outputs(found.scores)[0].dtype.bits)
-    queries, keys = spatial(scores)[found.row].extent, spatial(scores)[-1].extent
-    operands = _operands(s, found.weights, found.mixed)
-    if operands is None:
-        raise ScheduleError("the weights are no operand of the second product")
-    weight, value = operands
-    iters = [it.var for it in spatial(mixed)]
-    own = [it for it in spatial(mixed) if uses(value, it.var) and not uses(weight, it.var)]
-    if not own:
-        raise ScheduleError("the values have no axis of their own")
-    vector = max(own, key=lambda it: (stride(value, it.var) == 1, extent_value(it.extent)))
-    count = extent_value(queries, TYPICAL)
-    options = [n for n in range(1, 15) if n <= count]
-    # the same rows in both products, each with its best number of vectors
-    tiles = {n: tuple(_best_vectors(machine, n, lanes, queries, extent) for extent in (keys, vector.extent)) for n in options}
-    rows = space.choose(
-        "attention.rows", options, lambda n: sum(cost for cost, _ in tiles[n]),
-        "rows of a register tile, by what a multiply-add of the two products costs",
-    )  # fmt: skip
-    row_bytes = 4 * extent_value(keys, TYPICAL)
-    heads = prod(extent_value(it.extent, 1) for it in spatial(scores) if it.extent not in (queries, keys))
-    on_stack = keys.is_const and rows * row_bytes <= SCORES
-    heads_alone = space.choose(
-        "attention.heads_alone", (False, True),
-        lambda alone: _idle(heads if alone else heads * -(-count // rows), machine) + (0.0 if alone or on_stack else FRESH),
-        "one task for each head, not for each block of rows, by idle cores, and scores in memory that no block has used before",
-    )  # fmt: skip
-    most = machine.l2.size // BUFFERS if heads_alone else SCORES
-    block = space.choose(
-        "attention.block", [rows * n for n in TILES if n == 1 or rows * n * row_bytes <= most],
-        lambda n: _padded(queries, n) / count + _block_cost(n, row_bytes, extent_value(vector.extent, TYPICAL), machine),
-        "rows of a block, by rows computed past the end, keys and values read again for each block, and scores that leave a cache",
-    )  # fmt: skip
-    along, panel = reductions(mixed)[0], tiles[rows][1][1] * lanes
-    pack_values = space.choose(
-        "attention.pack_values", (False, True), lambda pack: _values_cost(pack, value, along, vector, count / rows, panel, machine),
-        "copy the values into panels, by nanoseconds of reading them for each tile of rows, of a head",
-    )  # fmt: skip
-    mixed_row, mixed_vector = iters.index(weight.args[found.row]), iters.index(vector.var)
-    return Plan(lanes, rows, tiles[rows][0][1], tiles[rows][1][1], block, pack_values, heads_alone, mixed_row, mixed_vector)
-
-
-def _idle(tasks: int, machine: Machine) -> float:
-    """Time on all cores over what it would be if tasks could be divided."""
-    return -(-tasks // machine.cores) * machine.cores / max(1, tasks)
-
-
-def _block_cost(rows: int, row_bytes: int, width: int, machine: Machine) -> float:
-    """What reading keys and values for a block of rows costs, and scores that leave a cache, as a part of its products. Some of the former
-    happens while products are computed: half, or most where the second level holds them."""
-    peaks = estimated_peaks(machine)
-    operands = 2 * row_bytes * width
-    read = 4 * peaks.l2 if operands <= machine.l2.size / 2 else peaks.l3
-    scores = BUFFERS * rows * row_bytes
-    away = NEAR * min(1.0, scores / machine.l1d.size) if scores <= machine.l2.size else FAR
-    return peaks.f32 / (rows * read) + away
-
-
-def _values_cost(pack: bool, value: Expr, along: BlockIter, vector: BlockIter, tiles: float, panel: int, machine: Machine) -> float:
-    """Nanoseconds to read the values of one head for each of `tiles` tiles of rows, and to pack them if wanted.
-
-    Keys whose values lie many lines apart share a few sets of the first-level cache, so that values come from the second level for each
-    tile. Values that are no whole vectors take masks, and their vectors cross lines."""
-    peaks, line = estimated_peaks(machine), machine.l1d.line
-    width = extent_value(vector.extent, TYPICAL) * value.dtype.bytes
-    count = extent_value(along.extent, TYPICAL)
-    size = count * width
-    kept = count * min(width, panel * value.dtype.bytes)  # what a tile reads
-    if pack:
-        return 2 * size / peaks.l2 + tiles * size / (peaks.l1 if kept <= machine.l1d.size / 2 else peaks.l2)
-    apart = (stride(value, along.var) or 0) * value.dtype.bytes
-    sets = machine.l1d.size // line // WAYS
-    reached = sets // gcd(apart // line, sets) * -(-width // line) if apart and apart % line == 0 else sets
-    near = size <= min(reached, sets) * WAYS * line / 2
-    far = peaks.l2 / (SCATTERED if apart > width else 1.0)
-    return tiles * size * (CROSSING if width % line else 1.0) / (peaks.l1 if near else far)
-
-
-def _padded(extent: Expr, step: int) -> float:
-    """What an extent becomes when it is rounded up to steps: where it is a symbol, between the average and what a typical one does."""
-    count = extent_value(extent, TYPICAL)
-    rounded = float(-(-count // step) * step)
-    return rounded if extent.is_const else (rounded + count + (step - 1) / 2) / 2
-
-
-def _best_vectors(machine: Machine, rows: int, lanes: int, queries: Expr, extent: Expr) -> tuple[float, int]:
-    """What a multiply-add costs in tiles of so many rows, relative to the peak, with the best number of vectors along `extent`, and it."""
-    hide = machine.fma_units * machine.fma_latency
-
-    def cost(vectors: int) -> float:
-        work = _padded(queries, rows) * _padded(extent, vectors * lanes)
-        work /= extent_value(queries, TYPICAL) * extent_value(extent, TYPICAL)
-        return work * max(1.0, hide / (rows * vectors)) * (1 + 0.3 * (1.2 / rows + 0.5 / vectors))
-
-    needed = -(-extent_value(extent, TYPICAL) // lanes)
-    fitting = [n for n in range(1, min(needed, 8) + 1) if rows * n <= MOST_ACCUMULATORS and rows * n + n + 1 <= machine.vector_registers]
-    return min((cost(n), n) for n in fitting or [1])
-
-
 def _pack_keys(s: Schedule, found: Attention, plan: Plan) -> Schedule:
     """The keys with the lanes along them, in the order in which the tiles read."""
     block = block_of(s, found.scores)
@@ -289,7 +163,7 @@ def _pack_keys(s: Schedule, found: Attention, plan: Plan) -> Schedule:
 
 def _pack_values(s: Schedule, found: Attention, plan: Plan) -> Schedule:
     """The values with the lanes along their width, key after key."""
-    operands = _operands(s, found.weights, found.mixed)
+    operands = operands_of(s, found.weights, found.mixed)
     assert operands is not None
     vector = spatial(block_of(s, found.mixed))[plan.mixed_vector]
     return _packed(s, found.mixed, operands[1], vector, plan.values * plan.lanes, not plan.pack_values)
