@@ -70,7 +70,7 @@ def accuracy_rows() -> str:
 
 
 def operators(domain: str) -> str:
-    return markdown_table(("operator", "versions", "dtypes", "cases", "symbolic"), operators_table.operator_rows(domain))
+    return markdown_table(("operator", "versions", "runs", "dtypes", "cases", "symbolic"), operators_table.operator_rows(domain))
 
 
 def suite_rows() -> str:
@@ -87,6 +87,9 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "TRAINING": lambda: operators("ai.onnx.preview.training"),
         "MICROSOFT": lambda: operators("com.microsoft"),
         "MISSING": operators_table.missing,
+        "MISSING_CONTRIBUTED": operators_table.missing_contributed,
+        "CONSTANTS": operators_table.constants,
+        "ORT": operators_table.onnxruntime_version,
     },
     "settings.md": {"TABLE": settings_rows},
     "targets.md": {"NAMES": cpu_rows, "OPTIONS": option_rows},
