@@ -209,8 +209,8 @@ class Settings:
     pair_convolutions: bool = _setting(
         True,
         Kind("bool", _check_bool),
-        "Compute a depthwise convolution in one kernel with the dense one before or after it, strip by strip, where moving what is between "
-        "them costs more than computing the borders of strips twice.",
+        "Compute a depthwise convolution in one kernel with the dense ones before and after it, strip by strip, where moving what is "
+        "between them costs more than computing the borders of strips twice.",
     )
     opt_level: int = _setting(
         3,

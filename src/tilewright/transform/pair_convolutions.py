@@ -1,11 +1,12 @@
-"""Pairs of convolutions that become one kernel, so that what goes from one to the other stays in the cache.
+"""Two or three convolutions that become one kernel, so that what goes from one to the other stays in the cache.
 
     y = fused[dense, add, clip](x, ..)
     z = fused[depthwise, add, clip](y, ..)   ->   z = fused[dense, add, clip, depthwise, add, clip](x, ..)
 
-A dense convolution followed by a depthwise one, and a depthwise one followed by a pointwise one, where nothing else reads what is between
-them. The kernel makes a strip of rows of the first and goes on with it at once (a target's rule says how), at the cost of rows that two
-neighbouring strips need. Where that pays, the target says. Of pairs that share a convolution the one that gains more is taken.
+A dense convolution followed by a depthwise one, a depthwise one followed by a pointwise one, and a depthwise one between two pointwise
+ones, where nothing else reads what is between them. The kernel makes a strip of rows of the first and goes on with it at once (a target's
+rule says how), at the cost of rows that two neighbouring strips need. Where that pays, the target says. Of chains that share a convolution
+the one that gains most is taken.
 """
 
 from __future__ import annotations
@@ -40,53 +41,66 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two convolutions of which the second alone reads the first."""
+class Chain:
+    """Two or three convolutions, each of which alone reads the one before: dense and depthwise ones in turn."""
 
-    first: Stage
-    second: Stage
+    stages: tuple[Stage, ...]
     lanes: int
 
 
 class PairCost(Protocol):
-    """The target's opinion, in any unit of time."""
+    """The target's opinion, in any unit of time, of what computes a chain in a kernel for each convolution and in one for all."""
 
-    def apart(self, pair: Pair) -> float: ...
+    def apart(self, chain: Chain) -> float: ...
 
-    def together(self, pair: Pair) -> float: ...
+    def together(self, chain: Chain) -> float: ...
 
 
 def pair_convolutions(function: Function, cost: PairCost) -> Function:
-    """The function, whose operators are in groups, with groups of pairs joined where `cost` says so."""
-    users = users_of(function.results)
-    results = {value.node for value in function.results}
-    gains: list[tuple[float, int, Node, Node]] = []
-    for number, node in enumerate(walk_nodes(function.results)):
-        readers = users[node] if isinstance(node.op, Fused) and node not in results else []
-        pair = find_pair(node, readers[0]) if len(readers) == 1 else None
-        if pair is not None:
-            gain = cost.apart(pair) - cost.together(pair)
-            if gain > 0:
-                gains.append((-gain, number, node, readers[0]))
-    firsts: dict[Node, Node] = {}
+    """The function, whose operators are in groups, with groups of chains joined where `cost` says so."""
+    gains: list[tuple[float, int, tuple[Node, ...]]] = []
+    for number, (nodes, chain) in enumerate(_chains(function)):
+        gain = cost.apart(chain) - cost.together(chain)
+        if gain > 0:
+            gains.append((-gain, number, nodes))
+    chosen: dict[Node, tuple[Node, ...]] = {}
     taken: set[Node] = set()
-    for _, _, first, second in sorted(gains, key=lambda found: found[:2]):
-        if first not in taken and second not in taken:
-            taken |= {first, second}
-            firsts[second] = first
-    if not firsts:
+    for _, _, nodes in sorted(gains, key=lambda found: found[:2]):
+        if taken.isdisjoint(nodes):
+            taken.update(nodes)
+            chosen[nodes[-1]] = nodes
+    if not chosen:
         return function
     inputs_of: dict[Node, tuple[Value, ...]] = {}
 
     def visit(g: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
         inputs_of[node] = inputs
-        first = firsts.get(node)
-        return None if first is None else _joined(g, first, inputs_of[first], node, inputs)
+        nodes = chosen.get(node)
+        return None if nodes is None else _joined(g, [(part, inputs_of[part]) for part in nodes])
 
     return rewrite_function(function, visit)
 
 
-def find_pair(first: Node, second: Node) -> Pair | None:
+def _chains(function: Function) -> list[tuple[tuple[Node, ...], Chain]]:
+    """All pairs, and all threes that are a pointwise convolution, a depthwise one, and a pointwise one."""
+    users = users_of(function.results)
+    results = {value.node for value in function.results}
+    pairs: dict[Node, tuple[Node, Chain]] = {}  # by the first
+    for node in walk_nodes(function.results):
+        readers = users[node] if isinstance(node.op, Fused) and node not in results else []
+        chain = find_pair(node, readers[0]) if len(readers) == 1 else None
+        if chain is not None:
+            pairs[node] = (readers[0], chain)
+    found: list[tuple[tuple[Node, ...], Chain]] = []
+    for first, (second, chain) in pairs.items():
+        found.append(((first, second), chain))
+        if second in pairs and chain.stages[1].depthwise and all(n == 1 for n in chain.stages[0].window):
+            third, rest = pairs[second]
+            found.append(((first, second, third), Chain((*chain.stages, rest.stages[1]), chain.lanes)))
+    return found
+
+
+def find_pair(first: Node, second: Node) -> Chain | None:
     """What two groups compute, if they are a pair of convolutions."""
     if not isinstance(first.op, Fused) or not isinstance(second.op, Fused):
         return None
@@ -103,7 +117,7 @@ def find_pair(first: Node, second: Node) -> Pair | None:
     if a.depthwise and any(n != 1 for n in (*b.window, *b.strides)):
         return None
     assert isinstance(own.op, BlockedConvolution)
-    return Pair(a, b, own.op.lanes)
+    return Chain((a, b), own.op.lanes)
 
 
 def _core(group: Node) -> Node | None:
@@ -137,18 +151,18 @@ def _count(dim: Expr) -> int:
     return int(dim.value) if dim.is_const else 1
 
 
-def _joined(g: GraphBuilder, first: Node, first_inputs: Sequence[Value], second: Node, second_inputs: Sequence[Value]) -> Sequence[Value]:
-    """The group that computes both."""
-    assert isinstance(first.op, Fused)
-    assert isinstance(second.op, Fused)
+def _joined(g: GraphBuilder, groups: Sequence[tuple[Node, Sequence[Value]]]) -> Sequence[Value]:
+    """The group that computes all of these groups, given with their inputs; each reads the one before."""
     inner = GraphBuilder(binders={})
     operands: dict[Value, Value] = {}
 
-    def copy(group: Node, body: Function, inputs: Sequence[Value], made: Value | None) -> Value:
-        """The result of a group's body; `made` stands for what the first group computes."""
-        local: dict[Value, Value] = {}  # of this body alone: parameters of both may be the same value
+    def copy(group: Node, inputs: Sequence[Value], before: Node | None, made: Value | None) -> Value:
+        """The result of a group's body; `made` stands for what the group before computes."""
+        assert isinstance(group.op, Fused)
+        body = group.op.body
+        local: dict[Value, Value] = {}  # of this body alone: parameters of two bodies may be the same value
         for param, old, value in zip(body.params, group.inputs, inputs, strict=True):
-            if made is not None and old.node is first:
+            if made is not None and old.node is before:
                 local[param] = made
                 continue
             if value not in operands:
@@ -160,12 +174,17 @@ def _joined(g: GraphBuilder, first: Node, first_inputs: Sequence[Value], second:
                 local.update(zip(node.values, inner.emit(node.op, *(local[value] for value in node.inputs)), strict=True))
         return local[body.results[0]]
 
-    made = copy(first, first.op.body, first_inputs, None)
-    result = copy(second, second.op.body, second_inputs, made)
-    body = Function(f"{first.op.body.name}_{second.op.body.name}", tuple(operands.values()), (result,))
-    return g.emit(Fused(body), *operands, origin=_both_origins(first, second))
+    before, made, names = None, None, []
+    for group, inputs in groups:
+        assert isinstance(group.op, Fused)
+        made = copy(group, inputs, before, made)
+        before = group
+        names.append(group.op.body.name)
+    assert made is not None
+    body = Function("_".join(names), tuple(operands.values()), (made,))
+    return g.emit(Fused(body), *operands, origin=_all_origins([group for group, _ in groups]))
 
 
-def _both_origins(first: Node, second: Node) -> Origin | None:
-    parts = tuple(part for node in (first, second) if node.origin is not None for part in node.origin.parts or (node.origin,))
+def _all_origins(groups: Sequence[Node]) -> Origin | None:
+    parts = tuple(part for node in groups if node.origin is not None for part in node.origin.parts or (node.origin,))
     return None if not parts else replace(parts[0], parts=parts)

@@ -1,4 +1,4 @@
-"""The schedule of pairs of convolutions: results stay at every point of its space, and what is between them is a strip."""
+"""The schedule of pairs and threes of convolutions: results stay at every point of its space, and what is between them is a strip."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ from tilewright.machine.targets import named_machine
 from tilewright.target.cpu.rules.choose import schedule_kernel
 from tilewright.transform.fuse import fuse
 from tilewright.transform.lower_groups import lower_group
-from tilewright.transform.pair_convolutions import Pair, pair_convolutions
+from tilewright.transform.pair_convolutions import Chain, pair_convolutions
 
 N = size("N")
 LANES = 4
-WEIGHTS = frozenset({1, 3})
+KINDS = ("dense first", "depthwise first", "three")
 
 
 class Always:
-    def apart(self, pair: Pair) -> float:
-        return 2.0
+    def apart(self, chain: Chain) -> float:
+        return 9.0
 
-    def together(self, pair: Pair) -> float:
-        return 1.0
+    def together(self, chain: Chain) -> float:
+        return 4.0 - len(chain.stages)
 
 
-def kernel_of(depthwise_first: bool, height: int = 6, width: int = 7, taps: int = 3, stride: int = 1, blocks: int = 2) -> Kernel:
-    """Both convolutions with a bias, in one kernel; images are of a symbolic batch."""
+def kernel_of(kind: str, height: int = 6, width: int = 7, taps: int = 3, stride: int = 1, blocks: int = 2) -> Kernel:
+    """The convolutions with a bias, in one kernel; images are of a symbolic batch. `three` adds what it reads to what it writes, where
+    sizes allow."""
 
     def one(g: GraphBuilder, x: Value, outputs: int, depthwise: bool) -> Value:
         channels = int(x.shape[1].value) * LANES
@@ -56,13 +57,23 @@ def kernel_of(depthwise_first: bool, height: int = 6, width: int = 7, taps: int 
         return g.one(Binary("add"), y, bias)
 
     def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
-        if depthwise_first:
+        if kind == "depthwise first":
             return (one(g, one(g, x, blocks * LANES, True), 3 * LANES, False),)
-        return (one(g, one(g, x, blocks * LANES, False), blocks * LANES, True),)
+        wide = blocks if kind == "dense first" else 2 * blocks
+        y = one(g, one(g, x, wide * LANES, False), wide * LANES, True)
+        if kind == "dense first":
+            return (y,)
+        z = one(g, y, blocks * LANES, False)
+        return (g.one(Binary("add"), z, x) if stride == 1 else z,)
 
     f = pair_convolutions(fuse(function("p", [f32(N, blocks, height, width, LANES)], body)), Always())
     (group,) = [node for node in walk_nodes(f.results) if isinstance(node.op, Fused)]
     return lower_group(group.op.body)
+
+
+def weights(kernel: Kernel) -> frozenset[int]:
+    """Those of the convolutions: every second input."""
+    return frozenset(range(1, len(kernel.inputs), 2))
 
 
 def machine() -> Any:
@@ -71,7 +82,7 @@ def machine() -> Any:
 
 def check(kernel: Kernel, given_: dict[str, Any] | None = None) -> Space:
     space = Space(given_ or {})
-    schedule = schedule_kernel(kernel, WEIGHTS, machine(), space=space)
+    schedule = schedule_kernel(kernel, weights(kernel), machine(), space=space)
     assert any(decision.name.endswith(".strip") for decision in space.decisions)
     verify(schedule.kernel)
     rng = np.random.default_rng(5)
@@ -83,22 +94,22 @@ def check(kernel: Kernel, given_: dict[str, Any] | None = None) -> Space:
     return space
 
 
-@pytest.mark.parametrize("depthwise_first", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("taps", "stride"), [(3, 1), (3, 2), (5, 2)])
-def test_schedules_keep_results(depthwise_first: bool, taps: int, stride: int) -> None:
-    check(kernel_of(depthwise_first, taps=taps, stride=stride))
+def test_schedules_keep_results(kind: str, taps: int, stride: int) -> None:
+    check(kernel_of(kind, taps=taps, stride=stride))
 
 
 @hypothesis_settings(max_examples=8, deadline=None)
 @given(
-    depthwise_first=st.booleans(),
+    kind=st.sampled_from(KINDS),
     height=st.integers(3, 7),
     width=st.integers(3, 9),
     stride=st.sampled_from([1, 2]),
     pick=st.integers(0, 99),
 )
-def test_every_strip_and_tile_keeps_results(depthwise_first: bool, height: int, width: int, stride: int, pick: int) -> None:
-    kernel = kernel_of(depthwise_first, height, width, 3, stride)
+def test_every_strip_and_tile_keeps_results(kind: str, height: int, width: int, stride: int, pick: int) -> None:
+    kernel = kernel_of(kind, height, width, 3, stride)
     point = {}
     for decision in check(kernel).decisions:
         if decision.name.endswith((".strip", ".tile")):
@@ -106,15 +117,17 @@ def test_every_strip_and_tile_keeps_results(depthwise_first: bool, height: int, 
     check(kernel, point)
 
 
-@pytest.mark.parametrize("depthwise_first", [False, True])
-def test_only_a_strip_is_between_them(depthwise_first: bool) -> None:
-    kernel = kernel_of(depthwise_first, height=12, width=8)
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_a_strip_is_between_them(kind: str) -> None:
+    kernel = kernel_of(kind, height=12, width=8)
     space = Space()
-    schedule_kernel(kernel, WEIGHTS, machine(), space=space)
+    schedule_kernel(kernel, weights(kernel), machine(), space=space)
     (strip,) = [decision for decision in space.decisions if decision.name.endswith(".strip")]
-    schedule = schedule_kernel(kernel, WEIGHTS, machine(), space=Space({strip.name: 3}))
+    schedule = schedule_kernel(kernel, weights(kernel), machine(), space=Space({strip.name: 3}))
     lowered = lower(schedule.kernel)
     rows = {int(dim.value) for buffer in lowered.scratch for dim in buffer.shape if dim.is_const}
-    assert (3 if depthwise_first else 5) in rows
+    assert (3 if kind == "depthwise first" else 5) in rows
     assert 12 not in rows
+    if kind == "three":  # between the second and the third, a row
+        assert {1, 5} <= rows
     assert [stmt.kind for stmt in walk_stmts(lowered.body) if isinstance(stmt, For)].count("parallel") == 1

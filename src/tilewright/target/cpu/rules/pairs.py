@@ -1,10 +1,17 @@
-"""Two convolutions in one kernel: a strip of rows of the first, then all that follows from it, while the strip is in the cache.
+"""Two or three convolutions in one kernel: a strip of rows of the first, then all that follows from it, while the strip is in the cache.
 
     dense, then depthwise:                                   depthwise, then pointwise:
       parallel for a few blocks of channels and a strip:       parallel for a strip of rows:
         the rows of the first that the strip needs,              these rows of the first, all channels,
           in register tiles                                        results in lanes
         the strip of the second, results in lanes                the strip of the second, in register tiles
+
+    dense, depthwise, pointwise:
+      parallel for a strip of rows:
+        the rows of the first that the strip needs, all channels, in register tiles
+        for each row of the strip:
+          this row of the second, all channels, results in lanes
+          this row of the third, in register tiles
 
 Inside, each convolution is tiled as it is alone (`contraction`, `lanes`): a tile is computed at the loop over tiles of the block that
 finishes it. Neighbouring strips both compute the rows that both need.
@@ -38,7 +45,7 @@ from tilewright.target.cpu.rules.structure import (
     value_loads,
     writes_output,
 )
-from tilewright.transform.pair_convolutions import EXPENSIVE_OPERATIONS, Pair, Stage
+from tilewright.transform.pair_convolutions import EXPENSIVE_OPERATIONS, Chain, Stage
 
 N, BLOCK, ROW, COLUMN, LANE = range(5)  # of the spatial iters of a blocked convolution
 
@@ -52,40 +59,64 @@ class Part:
 
 
 def schedule_pair(s: Schedule, constants: frozenset[str], machine: Machine, space: Space) -> Schedule | None:
-    """The kernel of a pair of convolutions in blocked channels, one of them depthwise; None when it is none."""
+    """The kernel of a chain of convolutions in blocked channels, every other one depthwise; None when it is none."""
     cores = [name for name in s.blocks() if is_reduction(block_of(s, name))]
-    if len(cores) != 2 or any(len(spatial(block_of(s, name))) != 5 for name in cores):
+    if len(cores) not in (2, 3) or any(len(spatial(block_of(s, name))) != 5 for name in cores):
         return None
-    lanes_first, lanes_second = (in_lanes(block_of(s, name)) for name in cores)
-    dense = cores[1] if lanes_first else cores[0]
-    if lanes_first == lanes_second or as_product(block_of(s, dense)) is None:
+    depthwise = [in_lanes(block_of(s, name)) for name in cores]
+    dense = [name for name, lanes in zip(cores, depthwise, strict=True) if not lanes]
+    if depthwise not in ([False, True], [True, False], [False, True, False]):
         return None
-    s, first = _part(s, cores[0])
-    s, second = _part(s, cores[1])
-    pair = _pair(s, first, second, machine)
-    width, blocks = (extent_value(spatial(block_of(s, dense))[axis].extent) for axis in (COLUMN, BLOCK))
-    why = "time of a multiply-add over that at the peak: ragged ends, latency, loads"
-    tile = space.choose(f"{dense}.tile", dense_tiles(machine, width, blocks), lambda block: block_cost(machine, width, blocks, block), why)
+    if any(as_product(block_of(s, name)) is None for name in dense):
+        return None
+    parts = []
+    for core in cores:
+        s, part = _part(s, core)
+        parts.append(part)
+    chain = Chain(tuple(_stage(s, part) for part in parts), machine.lanes(32))
+    tiles = {core: _choose_tile(s, core, machine, space) for core in dense}
+    vectors = tiles[cores[0]][1] if cores[0] in tiles else 1
     why = "nanoseconds: rows computed twice, what of a strip is still in which cache, tasks for each core"
-    height = space.choose(f"{cores[1]}.strip", strips(pair.second.space[0]), lambda rows: strip_cost(pair, tile[1], rows, machine), why)
+    options = strips(chain.stages[-1].space[0])
+    height = space.choose(f"{cores[-1]}.strip", options, lambda rows: strip_cost(chain, vectors, rows, machine), why)
     for core in cores:
         s = _packed(s, core, constants)
-    n, block, row, column, lane = s.loops_of(second.finish)
+    n, block, row, column, lane = s.loops_of(parts[-1].finish)
     s, (strip, row) = s.split(row, height)
-    if lanes_first:
-        s, (part, member) = s.split(block, tile[1])
-        s = s.reorder(n, strip, part, row, column, member, lane)
-        s = _tiled(s, second, column, member, lane, tile[0])
-        s, made = s.compute_at(first.finish, strip)
-        s = _in_lanes(s, first, made[COLUMN], made[LANE], machine, space)
+    if depthwise == [False, True]:
+        s, (group, member) = s.split(block, tiles[cores[0]][1])
+        s = s.reorder(n, group, strip, member, row, column, lane)
+        s = _in_lanes(s, parts[1], column, lane, machine, space)
+        s, made = s.compute_at(parts[0].finish, strip)
+        s = s.reorder(*(made[axis] for axis in (N, ROW, COLUMN, BLOCK, LANE)))
+        s = _tiled(s, parts[0], made[COLUMN], made[BLOCK], made[LANE], tiles[cores[0]][0])
+        return parallelise(s, [n, group, strip])
+    columns, count = tiles[cores[-1]]
+    s, (group, member) = s.split(block, count)
+    if depthwise == [True, False]:
+        s = s.reorder(n, strip, group, row, column, member, lane)
+        s = _tiled(s, parts[1], column, member, lane, columns)
+        s, made = s.compute_at(parts[0].finish, strip)
+        s = _in_lanes(s, parts[0], made[COLUMN], made[LANE], machine, space)
         return parallelise(s, [n, strip])
-    s, (part, member) = s.split(block, tile[1])
-    s = s.reorder(n, part, strip, member, row, column, lane)
-    s = _in_lanes(s, second, column, lane, machine, space)
-    s, made = s.compute_at(first.finish, strip)
-    s = s.reorder(*(made[axis] for axis in (N, ROW, COLUMN, BLOCK, LANE)))
-    s = _tiled(s, first, made[COLUMN], made[BLOCK], made[LANE], tile[0])
-    return parallelise(s, [n, part, strip])
+    s = s.reorder(n, strip, row, group, column, member, lane)
+    s = _tiled(s, parts[2], column, member, lane, columns)
+    s, made = s.compute_at(parts[1].finish, row)
+    s = _in_lanes(s, parts[1], made[COLUMN], made[LANE], machine, space)
+    s, made = s.compute_at(parts[0].finish, strip)
+    columns, count = tiles[cores[0]]
+    s, (group, member) = s.split(made[BLOCK], count)
+    s = s.reorder(made[N], group, made[ROW], made[COLUMN], member, made[LANE])
+    s = _tiled(s, parts[0], made[COLUMN], member, made[LANE], columns)
+    return parallelise(s, [n, strip])
+
+
+def _choose_tile(s: Schedule, core: str, machine: Machine, space: Space) -> tuple[int, int]:
+    """The register tile of a dense convolution: columns, and blocks of channels."""
+    width, blocks = (extent_value(spatial(block_of(s, core))[axis].extent) for axis in (COLUMN, BLOCK))
+    why = "time of a multiply-add over that at the peak: ragged ends, latency, loads"
+    options = dense_tiles(machine, width, blocks)
+    return space.choose(f"{core}.tile", options, lambda block: block_cost(machine, width, blocks, block), why)
 
 
 def _part(s: Schedule, core: str) -> tuple[Schedule, Part]:
@@ -95,10 +126,6 @@ def _part(s: Schedule, core: str) -> tuple[Schedule, Part]:
         return s.set_scope(s.nest.outputs(core)[0].name, "local"), Part(core, consumers[0])
     s, (copy, *_) = s.cache_write(core, "local")
     return s, Part(core, copy)
-
-
-def _pair(s: Schedule, first: Part, second: Part, machine: Machine) -> Pair:
-    return Pair(_stage(s, first), _stage(s, second), machine.lanes(32))
 
 
 def _stage(s: Schedule, part: Part) -> Stage:

@@ -1,4 +1,4 @@
-"""What pairs of convolutions cost on a CPU, in one kernel and in two, in nanoseconds, by the description of the machine."""
+"""What pairs and threes of convolutions cost on a CPU, in one kernel and in several, in nanoseconds, by the description of the machine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from math import prod
 
 from tilewright.machine.description import Machine, estimated_peaks
 from tilewright.target.cpu.rules.registers import block_cost, register_blocks
-from tilewright.transform.pair_convolutions import Pair, Stage
+from tilewright.transform.pair_convolutions import Chain, Stage
 
-KEPT = 0.75  # of the second-level cache: what is written there up to this size is still there when it is read
+KEPT = 0.75  # of a cache: what is written there up to this size is still there when it is read
 HIDDEN = 0.3  # of arithmetic and moving data, the share of the shorter that is left beside the longer (docs/decisions/019)
 WORTH = 0.98  # of the cost of two kernels that one may have: its code is larger, and takes longer to compile
 
@@ -20,17 +20,16 @@ class CpuPairCost:
 
     machine: Machine
 
-    def apart(self, pair: Pair) -> float:
-        machine, between = self.machine, result_bytes(pair.first, pair.lanes)
-        moved = moving(between, between, machine)
-        serial = sum(busy(arithmetic(stage, pair.lanes, machine), moved) for stage in (pair.first, pair.second))
+    def apart(self, chain: Chain) -> float:
+        machine, sizes = self.machine, [result_bytes(stage, chain.lanes) for stage in chain.stages[:-1]]
+        moved = [0.0, *(moving(size, size, machine) for size in sizes), 0.0]  # before each convolution, and after the last
+        work = [arithmetic(stage, chain.lanes, machine) for stage in chain.stages]
+        serial = sum(busy(own, before + after) for own, before, after in zip(work, moved, moved[1:], strict=False))
         return WORTH * serial * (1 + 1 / machine.cores) / 2
 
-    def together(self, pair: Pair) -> float:
-        dense = pair.second if pair.first.depthwise else pair.first
-        found = dense_tiles(self.machine, dense.space[-1], dense.blocks)
-        _, vectors = min(found, key=lambda block: block_cost(self.machine, dense.space[-1], dense.blocks, block))
-        return min(strip_cost(pair, vectors, rows, self.machine) for rows in strips(pair.second.space[0]))
+    def together(self, chain: Chain) -> float:
+        vectors = [] if chain.stages[0].depthwise else [best_tile(self.machine, chain.stages[0])[1]]
+        return min(strip_cost(chain, vectors[0] if vectors else 1, rows, self.machine) for rows in strips(chain.stages[-1].space[0]))
 
 
 def dense_tiles(machine: Machine, width: int, blocks: int) -> list[tuple[int, int]]:
@@ -43,9 +42,15 @@ def strips(height: int) -> list[int]:
     return sorted({-(-height // count) for count in range(1, height + 1)})
 
 
-def rows_needed(pair: Pair, rows: int) -> int:
+def best_tile(machine: Machine, stage: Stage) -> tuple[int, int]:
+    """The register tile of a dense convolution."""
+    width = stage.space[-1]
+    return min(dense_tiles(machine, width, stage.blocks), key=lambda block: block_cost(machine, width, stage.blocks, block))
+
+
+def rows_needed(first: Stage, second: Stage, rows: int) -> int:
     """Rows of the first convolution that a strip of the second reads."""
-    return min((rows - 1) * pair.second.strides[0] + pair.second.window[0], pair.first.space[0])
+    return min((rows - 1) * second.strides[0] + second.window[0], first.space[0])
 
 
 def result_bytes(stage: Stage, lanes: int) -> int:
@@ -71,17 +76,22 @@ def busy(arithmetic: float, moving: float) -> float:
     return max(arithmetic, moving) + HIDDEN * min(arithmetic, moving)
 
 
-def strip_cost(pair: Pair, vectors: int, rows: int, machine: Machine) -> float:
-    """Nanoseconds of one kernel that takes so many rows of the result at once, and `vectors` blocks of channels of the dense convolution:
-    the mean of one thread's and of all cores', since how many run is not known when compiling."""
-    first, second = pair.first, pair.second
+def strip_cost(chain: Chain, vectors: int, rows: int, machine: Machine) -> float:
+    """Nanoseconds of one kernel that takes so many rows of the result at once, and in a pair `vectors` blocks of channels of a dense first
+    convolution: the mean of one thread's and of all cores', since how many run is not known when compiling."""
+    first, second, *rest = chain.stages
     count = -(-second.space[0] // rows)
-    needed = rows_needed(pair, rows)
+    needed = rows_needed(first, second, rows)
     again = count * needed / first.space[0]
-    blocks, groups = (first.blocks, 1) if first.depthwise else (vectors, first.blocks // vectors)
-    at_once = blocks * pair.lanes * 4 * needed * first.space[1]
-    moved = moving(result_bytes(first, pair.lanes) * again, at_once, machine)
-    serial = busy(arithmetic(first, pair.lanes, machine) * again, moved) + busy(arithmetic(second, pair.lanes, machine), moved)
+    blocks, groups = (vectors, first.blocks // vectors) if not first.depthwise and not rest else (first.blocks, 1)
+    moved = moving(result_bytes(first, chain.lanes) * again, blocks * chain.lanes * 4 * needed * first.space[1], machine)
+    serial = busy(arithmetic(first, chain.lanes, machine) * again, moved)
+    for stage in rest:  # it takes the depthwise convolution row by row
+        size, row = result_bytes(second, chain.lanes), second.blocks * chain.lanes * 4 * second.space[1]
+        after = size / estimated_peaks(machine).l1 if row <= KEPT * machine.l1d.size else moving(size, row, machine)
+        serial += busy(arithmetic(stage, chain.lanes, machine), after)
+        moved += after
+    serial += busy(arithmetic(second, chain.lanes, machine), moved)
     tasks = first.images * groups * count
     parallel = -(-tasks // machine.cores) / tasks
     return serial * (1 + parallel) / 2
