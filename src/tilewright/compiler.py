@@ -144,7 +144,12 @@ def graph_passes(machine: Machine, precision: str = "default") -> tuple[GraphPas
             precision="bf16",
         ),
         GraphPass("causal_masks", causal_masks, 2, "masks have become constants; before fusion, whose groups take them as formulas", False),
-        GraphPass("merge_rows", merge_rows, 2, "nothing moves or looks at axes from here on, and products find what follows them"),
+        GraphPass(
+            "merge_rows",
+            lambda f: merge_rows(f, machine.lanes(32)),
+            2,
+            "nothing moves or looks at axes from here on, products find what follows them, and what is not blocked stays so",
+        ),
         GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards", setting="fusion"),
         GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),
         GraphPass(

@@ -11,7 +11,7 @@ from tests.compiled_graphs import check as check_compiled
 from tests.compiled_graphs import f32, function, module
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, GraphBuilder, Value, walk_nodes
-from tilewright.graph.ops import Binary, Contract, LayerNorm, Slice, Unary, constant
+from tilewright.graph.ops import Binary, Contract, Convolution, LayerNorm, Slice, Unary, constant
 from tilewright.ir import dtypes
 from tilewright.ir.expr import const, size
 from tilewright.ir.types import TensorType
@@ -34,7 +34,7 @@ def product(g: GraphBuilder, x: Value, outputs: int = 6) -> Value:
 def check(types: Sequence[TensorType], body: Callable[..., Sequence[Value]]) -> list[str]:
     """The operators after the pass, with "[rows]" where a product has one axis of rows."""
     before = function("p", types, body)
-    after = merge_rows(before)
+    after = merge_rows(before, 16)
     assert [v.type for v in after.results] == [v.type for v in before.results]
     arrays = [RNG.uniform(-1, 1, [{B: 2, T: 3}.get(d) or int(d.value) for d in t.shape]).astype(np.float32) for t in types]
     for want, got in zip(interpret(before, arrays), interpret(after, arrays), strict=True):
@@ -56,7 +56,7 @@ def test_what_follows_a_product_is_merged_too() -> None:
 
     found = check([f32(B, T, 5), f32(B, T, 6)], body)
     assert found.count("contract[rows]") == 2
-    groups = walk_nodes(fuse(merge_rows(function("p", [f32(B, T, 5), f32(B, T, 6)], body))).results)
+    groups = walk_nodes(fuse(merge_rows(function("p", [f32(B, T, 5), f32(B, T, 6)], body), 16)).results)
     assert sum(node.op.name == "fused" for node in groups) == 2
 
 
@@ -80,7 +80,7 @@ def test_others_read_the_axes_as_they_were() -> None:
 )
 def test_other_products_stay(spec: str, left: tuple, right: tuple) -> None:
     before = function("p", [f32(*left), f32(*right)], lambda g, x, w: [g.one(Contract(spec, F32), x, w)])
-    assert merge_rows(before) is before
+    assert merge_rows(before, 16) is before
 
 
 def test_rows_of_the_second_operand() -> None:
@@ -130,3 +130,34 @@ def test_turned_rows_compiled(spec: str) -> None:
         [RNG.uniform(-1, 1, [{"t": t, "b": b, "k": 12}[c] for c in rows]).astype(np.float32)] for t, b in ((0, 2), (1, 1), (5, 1), (3, 7))
     ]
     check_compiled(module([f32(*[lengths[c] for c in rows])], body), *cases, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("stride", "outputs", "merged"), [(1, 6, True), (2, 128, True), (2, 16, False)])
+def test_pointwise_convolutions_are_products_of_pixels(stride: int, outputs: int, merged: bool) -> None:
+    """With what follows; with strides only where enough channels read the thinned image."""
+
+    def body(g: GraphBuilder, x: Value, y: Value) -> Sequence[Value]:
+        op = Convolution((stride, stride), (1, 1), (const(0),) * 2, (const(0),) * 2, 1, F32)
+        z = g.one(Binary("add"), g.one(op, x, weights(g, outputs, 5, 1, 1)), weights(g, outputs, 1, 1))
+        return (g.one(Unary("tanh"), g.one(Binary("add"), z, y)),)
+
+    size_ = -(-7 // stride)
+    types = [f32(B, 5, 7, 7), f32(B, outputs, size_, size_)]
+    found = check(types, body)
+    assert found.count("contract") == merged
+    assert found.count("convolution") == (not merged)
+    assert found.count("slice") == (merged and stride > 1)
+    if merged:
+        last = [node for node in walk_nodes(merge_rows(function("p", types, body), 16).results) if isinstance(node.op, Unary)]
+        assert [node.types[0].rank for node in last] == [3]
+
+
+@pytest.mark.parametrize(("low", "groups", "taps", "space"), [(1, 1, 1, 7), (0, 2, 1, 7), (0, 1, 3, 7), (0, 1, 1, 3)])
+def test_other_convolutions_stay(low: int, groups: int, taps: int, space: int) -> None:
+    """Padding, groups, windows, images smaller than a vector."""
+
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        op = Convolution((1, 1), (1, 1), (const(low),) * 2, (const(low),) * 2, groups, F32)
+        return (g.one(op, x, weights(g, 6, 4 // groups, taps, taps)),)
+
+    assert "convolution" in check([f32(B, 4, space, space)], body)

@@ -10,7 +10,7 @@ from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.target.cpu.rules.narrow_weights import by_panels, conversion_cost, on_tile
 from tilewright.target.cpu.rules.packing import pack_operand
-from tilewright.target.cpu.rules.register_tile import COPIED_LINE, PAGE, Tile
+from tilewright.target.cpu.rules.register_tile import COPIED_LINE, FIRST_LINE, MASKED, PAGE, Tile, is_ragged, stays_near
 from tilewright.target.cpu.rules.structure import block_of, extent_value, reductions, stride, uses
 
 NEAR_ROW, FAR_ROW = 2.0, 20.0  # cycles by which a step is late when its row is not in the first cache, and when it is in another page
@@ -77,9 +77,13 @@ def _packing_cost(block: Block, tile: Tile, how: str, machine: Machine) -> float
     step = stride(tile.panel, inner.var) if inner is not None else 0
     apart = (step if step is not None else PAGE) * tile.panel.dtype.bytes
     lines = tile.vectors * tile.lanes * tile.panel.dtype.bytes / machine.l1d.line
+    width = tile.vectors * tile.lanes
+    masked = MASKED * is_ragged(tile.panel, tile.vector, width) * passes * depth * tile.rows * tile.vectors / machine.fma_units
+    if how == "no" and stays_near(block, tile.panel, width, machine):
+        return depth * lines * FIRST_LINE + masked
     if how == "no":
         far = depth * apart > machine.l1d.size
-        return passes * depth * (FAR_ROW if far and apart >= PAGE else NEAR_ROW if far else 0.0)
+        return passes * depth * (FAR_ROW if far and apart >= PAGE else NEAR_ROW if far else 0.0) + masked
     copying = depth * lines * COPIED_LINE
     # panels that are too few for the cores are packed by all of them together
     return copying * (1.5 if how == "whole" else 1.0 if panels >= 2 * machine.cores else 2.0)

@@ -21,6 +21,10 @@ LONG = 32  # rows from which on a longer axis makes no better tiles
 WORTH = 3.0  # cost from which on the product is better computed as a plain reduction
 PAGE = 4096  # bytes that one translation of addresses covers
 COPIED_LINE = 8.0  # cycles to copy a cache line from the second cache or beyond
+NEAR_PAGES = 64  # whose translations the first level of every current core holds
+NEAR_SHARE = 0.6  # of the first cache, which a panel may fill beside the rows that stream past
+MASKED = 0.3  # of a multiply-add's time, where the last vectors of a panel that is read in place are masked, which its loop does for all
+FIRST_LINE = 3.0  # cycles to wait for one that then stays in the first cache
 TRANSPOSED_STORE = 12.0  # vector multiply-adds that storing one vector element by element costs
 
 
@@ -89,7 +93,7 @@ def choose_tile(
     border = None
     if padding is not None and padding.copy is broadcast:
         border = border_of(padding, axes.row, block.name, machine, space)
-    rows, vectors = _choose_block(block, axes, border, machine, space)
+    rows, vectors = _choose_block(block, axes, axes.panel.attr.name not in constants, border, machine, space)
     width = max(extent_value(axes.vector.extent, 1 << 12), 1)
     wide = min(lanes, width) if axes.beyond is not None else lanes
     row = axes.row if rows > 1 or (border is not None and border.taps is not None) else None
@@ -97,12 +101,17 @@ def choose_tile(
     return Tile(axes.panel, rows_of, axes.vector, axes.beyond, vectors, wide, row, rows, border=border)
 
 
-def _choose_block(block: Block, axes: Axes, border: Border | None, machine: Machine, space: Space) -> tuple[int, int]:
-    """Rows and vectors of the tile."""
+def _choose_block(block: Block, axes: Axes, in_place: bool, border: Border | None, machine: Machine, space: Space) -> tuple[int, int]:
+    """Rows and vectors of the tile; `in_place`: the panel may be read where it lies."""
+
+    def cost(tile: tuple[int, int]) -> float:
+        masked = in_place and axes.beyond is None and is_ragged(axes.panel, axes.vector, tile[1] * axes.lanes)
+        return block_cost(machine, axes.height, axes.count, tile) * (1 + MASKED * masked)
+
     blocks = register_blocks(machine, axes.height, axes.count)
     why = "time of a multiply-add over that at the peak: ragged ends, latency, loads"
     if border is None or border.taps is None:
-        return space.choose(f"{block.name}.tile", blocks, lambda b: block_cost(machine, axes.height, axes.count, b), why)
+        return space.choose(f"{block.name}.tile", blocks, cost, why)
     depth = math.prod(max(extent_value(it.extent, 256), 1) for it in reductions(block))
     vector = depth * axes.lanes * axes.panel.dtype.bytes
     blocks = [b for b in blocks if fits(border, b)] or [(1, 1)]
@@ -155,9 +164,30 @@ def _reading_cost(block: Block, axes: Axes, constants: frozenset[str], machine: 
         turned = any(step == 1 and extent_value(it.extent) >= axes.lanes for it, step in steps.items())
         return (REPACK if turned else GATHER) / axes.height
     apart = [(steps[it] or 0) * axes.panel.dtype.bytes for it in reductions(block) if it in steps]
-    if all(load is axes.panel or load.attr.name not in constants for load in value_loads(block)) or max(apart, default=0) < PAGE:
+    if all(load is axes.panel or load.attr.name not in constants for load in value_loads(block)):
         return 0.0
-    return min(FAR_PANEL, COPIED_LINE * machine.fma_units / axes.height)
+    masks = min(MASKED, COPIED_LINE * machine.fma_units / axes.height) if is_ragged(axes.panel, axes.vector, axes.lanes) else 0.0
+    if max(apart, default=0) < PAGE:
+        return masks
+    _, vectors = register_block(machine, axes.height, axes.count)
+    waiting = FIRST_LINE if stays_near(block, axes.panel, vectors * axes.lanes, machine) else COPIED_LINE
+    return min(FAR_PANEL, waiting * machine.fma_units / axes.height) + masks
+
+
+def is_ragged(panel: Expr, vector: BlockIter, width: int) -> bool:
+    """Whether vectors of a panel in order end before `width` elements do."""
+    return vector.extent.is_const and int(vector.extent.value) % width != 0 and stride(panel, vector.var) == 1
+
+
+def stays_near(block: Block, panel: Expr, width: int, machine: Machine) -> bool:
+    """Whether a panel of so many elements for each step stays in the first cache where it lies, from its first use to its last."""
+    line = machine.l1d.line
+    reduced = [it for it in reductions(block) if uses(panel, it.var)]
+    depth = math.prod(max(extent_value(it.extent, 256), 1) for it in reduced)
+    steps = [stride(panel, it.var) for it in reduced]
+    pages = depth * min(1.0, max((PAGE if step is None else abs(step) * panel.dtype.bytes for step in steps), default=0) / PAGE)
+    lines = depth * -(-width * panel.dtype.bytes // line)
+    return pages <= NEAR_PAGES and lines * line <= NEAR_SHARE * machine.l1d.size
 
 
 def _is_part(panel: Expr, vector: BlockIter) -> bool:
