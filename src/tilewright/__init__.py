@@ -17,8 +17,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright.accuracy.compare import Comparison, compare
     from tilewright.api import compile  # noqa: A004 (the name that users look for)
+    from tilewright.comparison import Comparison, compare
     from tilewright.examine import Report, check
     from tilewright.fuzzing.run import FuzzReport, fuzz
     from tilewright.runtime.executable import Executable
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Comparison": "tilewright.accuracy.compare",
+    "Comparison": "tilewright.comparison",
     "Executable": "tilewright.runtime.executable",
     "FuzzReport": "tilewright.fuzzing.run",
     "Report": "tilewright.examine",
     "TilewrightError": "tilewright.support.errors",
     "check": "tilewright.examine",
-    "compare": "tilewright.accuracy.compare",
+    "compare": "tilewright.comparison",
     "compile": "tilewright.api",
     "fuzz": "tilewright.fuzzing.run",
     "load": "tilewright.runtime.opening",

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ from tilewright.support.progress import NullProgress, Progress, make_progress
 from tilewright.support.settings import Settings, current_settings
 
 if TYPE_CHECKING:
+    from tilewright.accuracy.validate import Validation
     from tilewright.compiler import Compiled
     from tilewright.frontend.onnx.loader import LoadedModel
 
@@ -73,10 +75,11 @@ def compile(  # noqa: A001 (the name that users look for)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """An artifact, and whether it came out of the cache."""
+    """An artifact, whether it came out of the cache, and what of it was validated: one entry for each part, none without `verify`."""
 
     artifact: Artifact
     cached: bool
+    validated: tuple[Validation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +121,42 @@ def make_artifact(
     if cache is not None and path is not None and key is None:
         note_external_files(path, loaded, cache)
         key = artifact_key(path, request, cache)
-    artifact = artifact_of(loaded, request)
+    validated: list[Validation] = []
+    artifact = artifact_of(loaded, request, validated)
     if cache is not None and key is not None:
         keep(artifact, cache, key)
-    return Made(artifact, False)
+    return Made(artifact, False, tuple(validated))
 
 
-def artifact_of(loaded: LoadedModel, request: Request) -> Artifact:
-    """Compile an opened model: whole, or as a program where its values are more than tensors of numbers. Raises as `compile_loaded`."""
+def artifact_of(loaded: LoadedModel, request: Request, validated: list[Validation]) -> Artifact:
+    """Compile an opened model: whole, or as a program where its values are more than tensors of numbers. With `verify`, what of each part
+    was validated is added to `validated`. Raises as `compile_loaded`, and VerifyError."""
     from tilewright.frontend.onnx.host import may_want_host, wants_host
 
     if wants_host(loaded.proto):
-        return compile_as_program(loaded, request)
+        return compile_as_program(loaded, request, validated)
     try:
-        return compile_loaded(loaded, request).artifact
+        compiled = compile_loaded(loaded, request)
+        validate_part(compiled, loaded, request, validated)
+        return compiled.artifact
     except (ModelError, UnsupportedOperatorError):
         if not may_want_host(loaded.proto):
             raise
-    return compile_as_program(loaded, request)
+    return compile_as_program(loaded, request, validated)
 
 
-def compile_as_program(loaded: LoadedModel, request: Request) -> Artifact:
+def validate_part(compiled: Compiled, loaded: LoadedModel, request: Request, validated: list[Validation]) -> None:
+    """With `verify`, run each kernel beside the reference. Raises VerifyError where one differs."""
+    if not request.settings.verify:
+        return
+    from tilewright.accuracy.validate import validate
+
+    hints = hints_in({entry.key: entry.value for entry in loaded.proto.metadata_props})
+    with internal_faults(loaded):
+        validated.append(validate(compiled, request.machine, request.settings, hints, progress=request.progress))
+
+
+def compile_as_program(loaded: LoadedModel, request: Request, validated: list[Validation]) -> Artifact:
     """Compile the parts of a model with strings, sequences, optionals or maps. Raises as `compile_loaded`."""
     from tilewright.compiler import compile_program
     from tilewright.frontend.onnx.host import partition
@@ -150,7 +168,8 @@ def compile_as_program(loaded: LoadedModel, request: Request) -> Artifact:
         with request.progress.stage("import"):
             program = partition(loaded, request.dims)
         with_what = request.machine, request.settings, request.cache, request.progress, described(loaded)
-        return compile_program(program.parts, program.body, program.inputs, program.outputs, *with_what)
+        watch = partial(validate_part, loaded=loaded, request=request, validated=validated)
+        return compile_program(program.parts, program.body, program.inputs, program.outputs, *with_what, watch)
 
 
 def cached_artifact(key: str, settings: Settings, cache: Cache) -> Artifact | None:

@@ -249,9 +249,13 @@ def compile_program(
     cache: Cache | None = None,
     progress: Progress | None = None,
     source: Mapping[str, Any] | None = None,
+    watch: Callable[[Compiled], None] = lambda part: None,
 ) -> Artifact:
-    """A model with values that are no tensors of numbers: its parts, each compiled, and the host steps around them."""
-    compiled = tuple(compile_module(part, machine, settings, cache, progress, {}).artifact for part in parts)
+    """A model with values that are no tensors of numbers: its parts, each compiled, and the host steps around them. `watch` sees each."""
+    made = [compile_module(part, machine, settings, cache, progress, {}) for part in parts]
+    for part in made:
+        watch(part)
+    compiled = tuple(part.artifact for part in made)
     fixed = [int(part.manifest["memory"]["arena"]) for part in compiled if str(part.manifest["memory"]["arena"]).isdecimal()]
     manifest = {
         "tilewright": tilewright.__version__,

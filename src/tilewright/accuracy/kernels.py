@@ -12,7 +12,6 @@ from tilewright.graph.interpreter import bind_inputs, interpret
 from tilewright.graph.node import Function, Node, walk_nodes
 from tilewright.graph.ops import Fused
 from tilewright.ir.expr import Expr
-from tilewright.plan.build import origins_of
 from tilewright.plan.steps import Launch, walk_steps
 from tilewright.runtime.specs import Array
 from tilewright.target.cpu.stepper import Stepper
@@ -39,14 +38,8 @@ def trace_kernels(compiled: Compiled, inputs: Sequence[Array], threads: int | No
     sizes: dict[Expr, int] = {}
     bind_inputs([param.type for param in main.params], inputs, sizes)
     expected = iter(interpret(Function("kernels", main.params, tuple(values)), inputs))
-    by_launch: dict[int, tuple[Node, tuple[Array, ...]]] = {}
-    remaining = list(launches)
-    for node in groups:
-        results = tuple(next(expected) for _ in node.values)
-        launch = next((step for step in remaining if _computes(step, node)), None)
-        if launch is not None:
-            remaining.remove(launch)
-            by_launch[id(launch)] = (node, results)
+    results_of = {node: tuple(next(expected) for _ in node.values) for node in groups}
+    by_launch = {id(step): (step.group, results_of[step.group]) for step in launches if step.group in results_of}
     found: dict[int, tuple[Array, ...]] = {}
 
     def watch(step: Launch, results: Sequence[Array], seconds: float) -> None:
@@ -62,10 +55,3 @@ def trace_kernels(compiled: Compiled, inputs: Sequence[Array], threads: int | No
             nodes = tuple(str(origin) for origin in step.origins)
             traced.append(Traced(step.kernel.name, nodes, group, found.get(id(step), ()), values_expected if id(step) in found else ()))
     return traced
-
-
-def _computes(step: Launch, node: Node) -> bool:
-    """Whether a launch is that of a group: the same origins, and results of the same types."""
-    first = len(step.kernel.inputs)
-    places = step.args[first : first + len(step.kernel.outputs)]
-    return step.origins == origins_of(node) and tuple(place.type for place in places) == node.types

@@ -13,7 +13,7 @@ from tilewright.cli.tables import facts, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tilewright.accuracy.compare import Comparison, Row
+    from tilewright.comparison import Comparison, Row
 
 
 @command
@@ -42,9 +42,9 @@ def compare(
         raise typer.BadParameter("a bundle shows what --bisect finds", param_hint="--bundle")
     settings = settings_for(set_)
 
-    from tilewright.accuracy.compare import DIFFERENT
-    from tilewright.accuracy.compare import compare as run
     from tilewright.cli.models import read_inputs
+    from tilewright.comparison import DIFFERENT
+    from tilewright.comparison import compare as run
     from tilewright.support.progress import make_progress
 
     found = run(

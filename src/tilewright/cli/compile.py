@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,8 @@ from tilewright.cli.tables import facts, size_text, time_text
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from tilewright.api import Made
 
 
 @command
@@ -27,6 +30,9 @@ def compile_model(
     precision: Annotated[
         str | None, typer.Option("--precision", metavar="NAME", help="The setting precision: default, strict or bf16.")
     ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check every pass, and run each kernel beside the reference: the setting verify.")
+    ] = False,
     set_: SetOptions = None,
     json: Json = False,
     debug: Debug = False,
@@ -36,7 +42,7 @@ def compile_model(
     The artifact is one file with native code and weights. It appears under its name only when it is complete.
     """
     path = output_path(output, model)
-    given = [] if precision is None else [f"precision={precision}"]
+    given = [*([] if precision is None else [f"precision={precision}"]), *(["verify=1"] if verify else [])]
     settings, dims = settings_for([*(set_ or ()), *given]), pairs(dim, "--dim")
 
     from tilewright.api import make_artifact
@@ -50,10 +56,11 @@ def compile_model(
         "output": str(path),
         "seconds": time.perf_counter() - start,
         "from_cache": made.cached,
+        "validated": [asdict(part) for part in made.validated],
         "bytes": path.stat().st_size,
         **summary(made.artifact),
     }
-    return Answer(data, lambda console: show(console, data))
+    return Answer(data, lambda console: show(console, data, made))
 
 
 def summary(artifact: Any) -> dict[str, Any]:
@@ -73,7 +80,7 @@ def summary(artifact: Any) -> dict[str, Any]:
     }
 
 
-def show(console: Console, data: dict[str, Any]) -> None:
+def show(console: Console, data: dict[str, Any], made: Made) -> None:
     formula = data["memory_formula"]
     memory = size_text(int(formula)) if formula.isdecimal() else f"{formula} bytes"
     console.print(
@@ -88,6 +95,7 @@ def show(console: Console, data: dict[str, Any]) -> None:
                 ("code", size_text(data["code_bytes"])),
                 ("weights", size_text(data["weights_bytes"])),
                 ("working memory", memory + (", more for sizes known only while running" if data["open_ended"] else "")),
+                *[("validated", str(part)) for part in made.validated],
                 ("time", time_text(data["seconds"]) + (", from the cache" if data["from_cache"] else "")),
             ]
         )

@@ -11,6 +11,7 @@ from tilewright.fuzzing import elementwise_steps as e
 from tilewright.fuzzing import indexing_steps as x
 from tilewright.fuzzing import model_steps as m
 from tilewright.fuzzing import plain_steps as plain
+from tilewright.fuzzing import special_steps as s
 from tilewright.fuzzing import structured_steps as t
 from tilewright.fuzzing.growth import Array, Growth, Unsuitable, input_array
 from tilewright.fuzzing.plain_steps import Generator
@@ -39,6 +40,8 @@ STEPS: dict[str, tuple[float, Step]] = {
         (1, x.gather), (0.7, x.gather_elements), (0.7, x.gather_nd), (0.7, x.scatter_elements), (0.7, x.scatter_nd), (1, x.ordering),
         (1, x.cumulative), (0.5, x.reverse_sequence), (0.6, x.positions), (0.6, x.compressed), (0.5, x.distinct), (0.7, x.branching),
         (0.7, x.looping), (1.5, m.vision), (1.2, m.transformer), (0.4, m.narrow_round_trip), (0.7, x.scanning), (0.5, x.flattened),
+        (0.3, s.refined), (0.3, s.repeated), (0.6, s.interleaved), (0.5, s.blocked), (0.6, s.blocked_convolution), (0.6, s.narrow_weights),
+        (0.4, s.suppressed), (0.4, s.trees), (0.5, s.sampled), (0.4, s.regions), (0.4, s.deformed), (0.2, s.quantized_recurrent),
     )},
     **{f"plain_{step.__name__}": (0.4, _on_generator(step)) for step in dict.fromkeys(plain.STEPS)},
 }  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilewright.graph.interpreter import _Interpreter
+from tilewright.graph.interpreter import Interpreter
 from tilewright.graph.node import Function, Operator
 from tilewright.graph.ops import Binary, Contract, Convolution, ConvolutionTranspose, Reduce, Unary, WindowReduce
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
@@ -64,7 +64,7 @@ def unit(dtype: np.dtype) -> float:
     return float(info(dtype).eps) / 2
 
 
-class NoisyInterpreter(_Interpreter):
+class NoisyInterpreter(Interpreter):
     """Runs functions with errors; each run draws others."""
 
     __slots__ = ("rng",)
@@ -140,7 +140,7 @@ class Expected:
 
 def expectations(function: Function, inputs: Sequence[Array], seed: int) -> list[Expected | None]:
     """For each result what compiled code may give; None where even the shape depends on rounding errors."""
-    base = _Interpreter(None).run(function, list(inputs), {})
+    base = Interpreter(None).run(function, list(inputs), {})
     others: list[list[Array]] = []
     for run in range(RUNS):
         try:

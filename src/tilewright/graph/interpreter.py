@@ -42,7 +42,7 @@ def interpret(program: Function | Module, inputs: Sequence[Array], sizes: Mappin
     """
     module = program if isinstance(program, Module) else None
     function = program.main if isinstance(program, Module) else program
-    return _Interpreter(module).run(function, [np.asarray(array) for array in inputs], dict(sizes or {}))
+    return Interpreter(module).run(function, [np.asarray(array) for array in inputs], dict(sizes or {}))
 
 
 def bind_inputs(types: Sequence[TensorType], inputs: Sequence[Array], sizes: Sizes, labels: Sequence[str] = ()) -> None:
@@ -105,7 +105,7 @@ def _solve(dim: Expr, unknown: Expr, n: int, sizes: Sizes) -> int | None:
     return solution if evaluate_int(dim, {**sizes, unknown: solution}) == n else None
 
 
-class _Interpreter:
+class Interpreter:
     """Runs functions; `module` resolves calls by name."""
 
     __slots__ = ("module",)

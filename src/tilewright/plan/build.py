@@ -136,7 +136,7 @@ class PlanBuilder:
         for i, o in group.overwrites:
             self.ledger.may_overwrite(operands[i], results[o], [view for n, view in enumerate(operands) if n != i])
         origins = origins_of(node)
-        self.ledger.step(Launch(group.kernel, places, group.kernel.sizes, origins))
+        self.ledger.step(Launch(group.kernel, places, group.kernel.sizes, origins, node))
         return results
 
     def join(self, node: Node, inputs: Sequence[View]) -> View:

@@ -8,10 +8,10 @@ buffer has an offset; offsets and sizes are expressions of the named sizes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from tilewright.graph.node import Origin
+from tilewright.graph.node import Node, Origin
 from tilewright.ir.expr import Expr
 from tilewright.ir.types import TensorType
 from tilewright.kernel.nodes import Kernel
@@ -39,12 +39,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Run a kernel: `args` are its inputs, outputs and, last, its workspace if it has one. `origins` are the model nodes it computes."""
+    """Run a kernel: `args` are its inputs, outputs and, last, its workspace if it has one. `origins` are the model nodes it computes,
+    `group` the node of the optimised graph."""
 
     kernel: Kernel
     args: tuple[Place, ...]
     sizes: tuple[Expr, ...]
     origins: tuple[Origin, ...] = ()
+    group: Node | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,8 @@ class Settings:
     verify: bool = _setting(
         False,
         Kind("bool", _check_bool),
-        "Check the graph, each kernel and the plan after every pass. Slower compilation; the code does not change.",
+        "Check the graph, each kernel and the plan after every pass, and then run each kernel on random inputs beside the reference, as "
+        "[`compile`](commands/compile.md#verifying) says. Slower compilation; the code does not change.",
         changes_code=False,
     )
     max_memory: int | None = _setting(

@@ -33,7 +33,7 @@ OPERATORS: dict[str, type[Operator]] = {
     operator.name: operator
     for operator in (
         Unary, Binary, Select, Cast, Bitcast,
-        Reshape, RefineShape, Transpose, BroadcastTo, Slice, Pad, Concat,
+        Reshape, RefineShape, Transpose, BroadcastTo, Repeat, Slice, Pad, Concat,
         Constant, Iota, SizeValue, BindSize, RandomUniform, RandomNormal,
         Contract, Convolution, ConvolutionTranspose, Interleave,
         Reduce, ArgReduce, WindowReduce, MaxPoolIndices,

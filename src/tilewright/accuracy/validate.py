@@ -1,0 +1,227 @@
+"""Translation validation: every kernel of a compiled model, run alone on operands that the reference computes, beside what it should give.
+
+    checked = validate(compiled, machine, settings)
+
+The optimised graph is run operator by operator in NumPy on random inputs, at several values of its sizes. Where it reaches a group, the
+group's kernel runs on the same operands: of the right dtypes, with indices in range, as they come up in the model, also in the bodies of
+loops and branches. So a kernel is judged by itself, and what is wrong before it does not hide it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.accuracy.bisect import wrong_schedule
+from tilewright.accuracy.errors import error_of, tolerance_of
+from tilewright.accuracy.kernels import Traced
+from tilewright.compiler import Compiled, constant_offsets
+from tilewright.graph.interpreter import Interpreter, Sizes
+from tilewright.graph.node import Module, Node, walk_nodes
+from tilewright.graph.ops import Constant, Fused
+from tilewright.ir.traverse import evaluate_int
+from tilewright.ir.types import bind_shape
+from tilewright.machine.description import Machine
+from tilewright.plan.steps import Launch, walk_steps
+from tilewright.runtime.constants import ALIGNMENT
+from tilewright.runtime.examples import Example, draw_inputs, nearest, typical_sizes
+from tilewright.runtime.executable import aligned_empty
+from tilewright.runtime.host_features import host_platform, missing_features, platform_of
+from tilewright.runtime.linker import link
+from tilewright.runtime.pool import PoolReference, process_pools
+from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, tensor_spec
+from tilewright.support.errors import TilewrightError, VerifyError
+from tilewright.support.progress import NullProgress, Progress
+from tilewright.support.settings import Settings
+from tilewright.target.cpu.groups import named
+from tilewright.target.cpu.llvm import llvm_target
+
+WISHES = (None, 1, 7, 32)  # values of symbolic sizes, where their ranges allow: typical ones, then these
+FLIPPED = 0.01  # share of a result's elements that rounding errors may make jump, where floats are rounded to integers or compared
+JUMPS = frozenset(
+    ["floor", "ceil", "round", "trunc", "sign", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "floormod", "fmod"]
+)
+JUMPING = frozenset(
+    ["quantize", "dynamic_quantize", "arg_reduce", "max_pool_indices", "top_k", "sort", "unique", "nonzero_indices", "non_max_suppression"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a kernel was compiled for."""
+
+    module: Module
+    machine: Machine
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What was validated: kernels of so many, at so many sets of sizes. reason: why nothing was, where that is so."""
+
+    kernels: int = 0
+    total: int = 0
+    sizes: tuple[Mapping[str, int], ...] = ()
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return self.reason or f"{self.kernels} of {self.total} kernels at {len(self.sizes)} sets of sizes"
+
+
+def validate(
+    compiled: Compiled,
+    machine: Machine,
+    settings: Settings,
+    hints: Mapping[str, Example] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Validation:
+    """Run each kernel beside the reference. Raises VerifyError with the kernel, the model's nodes and the schedule where they differ."""
+    if not runs_here(machine):
+        return Validation(reason=f"no kernel was run: code for {machine.name} does not run on this machine")
+    launches = {step.group: step for step in walk_steps(compiled.plan.steps) if isinstance(step, Launch) and step.group is not None}
+    manifest = compiled.artifact.manifest
+    inputs = [tensor_spec(entry) for entry in manifest["inputs"]]
+    known = [SizeSpec(**entry) for entry in manifest["sizes"][: manifest["input_sizes"]]]
+    runner = Runner(compiled, settings.threads or 1)
+    seen: set[Node] = set()
+    done: list[Mapping[str, int]] = []
+    with (progress or NullProgress()).stage("validate") as stage:
+        for number, sizes in enumerate(sets_of_sizes(inputs, known)):
+            check = Checker(Context(compiled.module, machine, settings), runner, launches, seen, lambda name: stage.advance(1, name))
+            arrays = list(draw_inputs(inputs, sizes, hints or {}, seed + number).values())
+            try:
+                check.run(compiled.module.main, [np.ascontiguousarray(array) for array in arrays], {})
+            except VerifyError:
+                raise
+            except TilewrightError:  # these sizes, or random inputs, break a condition that the model makes
+                continue
+            done.append(sizes)
+    return Validation(len(seen), len(launches), tuple(done))
+
+
+def runs_here(machine: Machine) -> bool:
+    """Whether this process can run a machine's code."""
+    return platform_of(llvm_target(machine).triple) == host_platform() and not missing_features(sorted(machine.isa))
+
+
+def sets_of_sizes(inputs: Sequence[TensorSpec], known: Sequence[SizeSpec]) -> Iterator[dict[str, int]]:
+    """Values of the symbolic dims of the inputs: typical ones, the least, odd ones, larger ones; each set once."""
+    typical = typical_sizes(inputs, known)
+    ranges = {size.name: size for size in known}
+    sets = [{n: v if wish is None else nearest(ranges.get(n, SizeSpec(n, 0, None)), wish) for n, v in typical.items()} for wish in WISHES]
+    yield from (sizes for i, sizes in enumerate(sets) if sizes not in sets[:i])
+
+
+class Runner:
+    """Calls kernels of a compiled model on arrays."""
+
+    def __init__(self, compiled: Compiled, threads: int) -> None:
+        self.artifact = compiled.artifact
+        self.code = link(list(self.artifact.objects.values()), process_pools.code(self.artifact.pool).imports)
+        self.pool = PoolReference(self.artifact.pool, threads)
+        self.offsets, _ = constant_offsets([constant.type for constant in compiled.constants])
+
+    def __call__(self, launch: Launch, operands: Sequence[Array], sizes: Sizes) -> list[Array]:
+        """The results of one kernel. Memory that it does not write shows as NaN and as the largest numbers."""
+        kernel = launch.kernel
+        first = len(kernel.inputs)
+        memory = []
+        for i, place in enumerate(launch.args):
+            if i < first and place.region.kind == "constant":
+                memory.append(self.artifact.weights[self.offsets[place.region.index] + evaluate_int(place.offset, sizes) :])
+            elif i < first:
+                memory.append(np.ascontiguousarray(operands[i]).reshape(-1).view(np.uint8))
+            else:
+                memory.append(aligned_empty(evaluate_int(place.type.bytes, sizes) + ALIGNMENT))
+                memory[-1][:] = 0xFF
+        args = np.array([*(m.ctypes.data for m in memory), *(evaluate_int(size, sizes) for size in launch.sizes)], np.int64)
+        _KERNEL(self.code.address(kernel.name))(self.pool.handle, args.ctypes.data)
+        results = []
+        for place, raw in zip(launch.args[first : first + len(kernel.outputs)], memory[first:], strict=False):
+            shape, dtype = bind_shape(place.type.shape, sizes), place.type.dtype.numpy
+            results.append(raw[: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize].view(dtype).reshape(shape))
+        return results
+
+
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class Checker(Interpreter):
+    """The reference, which has each group's kernel run beside it the first time that it comes to the group."""
+
+    __slots__ = ("context", "launches", "note", "reached", "runner", "seen")
+
+    def __init__(
+        self, context: Context, runner: Runner, launches: Mapping[Node, Launch], seen: set[Node], note: Callable[[str], None]
+    ) -> None:
+        super().__init__(context.module)
+        self.context, self.runner, self.launches, self.seen, self.note = context, runner, launches, seen, note
+        self.reached: set[Node] = set()
+
+    def _node(self, node: Node, inputs: list[Array], sizes: Sizes) -> list[Array]:
+        expected = super()._node(node, inputs, sizes)
+        launch = self.launches.get(node)
+        if launch is not None and node not in self.reached:
+            self.reached.add(node)
+            found = self.runner(launch, inputs, sizes)
+            for number, (mine, right) in enumerate(zip(found, expected, strict=True)):
+                wrong = difference(mine, right, node)
+                if wrong:
+                    raise refusal(self.context, launch, node, f"result {number} {wrong}", inputs, found, expected)
+            self.seen.add(node)
+            self.note(launch.kernel.name)
+        return expected
+
+
+def difference(found: Array, expected: Array, node: Node) -> str:
+    """How a result is wrong; empty where it is right. Where the group rounds floats to integers, or compares them, single elements may
+    fall the other way."""
+    error, tolerance = error_of(found, expected), tolerance_of(expected.dtype)
+    if error.relative <= tolerance:
+        return ""
+    if jumps(node) and found.shape == expected.shape and expected.dtype.kind not in "OU":
+        with np.errstate(all="ignore"):
+            a, b = found.astype(np.float64), expected.astype(np.float64)
+            greatest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
+            apart = ~((np.abs(a - b) <= tolerance * greatest) | (a == b) | (np.isnan(a) & np.isnan(b)))
+        if np.count_nonzero(apart) <= max(1.0, FLIPPED * apart.size):
+            return ""
+    return f"has a relative error of {error.relative:.2g}, more than {tolerance:.0e}"
+
+
+def jumps(node: Node) -> bool:
+    """Whether rounding errors of floats can make an element of a group's results another one altogether."""
+    body = node.op.body if isinstance(node.op, Fused) else None
+    inner = [] if body is None else list(walk_nodes(body.results))
+    if not any(value.type.dtype.is_float for each in inner for value in (*each.inputs, *each.values)):
+        return False
+    return any(
+        each.op.name in JUMPING
+        or getattr(each.op, "fn", "") in JUMPS
+        or (each.op.name == "cast" and each.inputs[0].type.dtype.is_float and not each.types[0].dtype.is_float)
+        for each in inner
+    )
+
+
+def refusal(
+    context: Context, launch: Launch, node: Node, wrong: str, operands: Sequence[Array], found: Sequence[Array], expected: Sequence[Array]
+) -> VerifyError:
+    """The error that names the kernel, its nodes, and the step of its schedule that makes it wrong."""
+    shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in operands)
+    why = [f"{wrong}, for operands {shapes}"]
+    given = [array for value, array in zip(node.inputs, operands, strict=True) if not isinstance(value.op, Constant)]
+    traced = Traced(launch.kernel.name, tuple(map(str, launch.origins)), node, tuple(found), tuple(expected))
+    try:
+        why.append(str(wrong_schedule(traced, given, context.machine, context.settings, None)))
+    except TilewrightError as error:  # it cannot be compiled alone: then the name of the kernel has to do
+        why.append(f"its schedule could not be bisected: {error.what}")
+    return VerifyError(
+        f"the kernel {launch.kernel.name} does not compute what the model says",
+        where=named(node),
+        why="\n".join(why),
+        hint="a fault of ours: report it with what `tilewright compare MODEL --bisect --bundle FOLDER` writes",
+    )

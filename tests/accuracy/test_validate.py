@@ -1,0 +1,140 @@
+"""`compile(verify=True)`: kernels that are wrong are refused, each by name, wherever they stand; right ones are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import tilewright as tw
+from tilewright import zoo
+from tilewright.accuracy.validate import FLIPPED, Validation, difference, sets_of_sizes
+from tilewright.api import make_artifact
+from tilewright.graph.node import Function, GraphBuilder, Node, Parameter
+from tilewright.graph.ops import Fused, Unary
+from tilewright.ir import dtypes
+from tilewright.ir.expr import const
+from tilewright.ir.types import tensor
+from tilewright.kernel.nodes import Store, map_stmt, with_fields
+from tilewright.kernel.schedule.change import Change
+from tilewright.kernel.schedule.schedule import PRIMITIVES
+from tilewright.runtime.specs import SizeSpec, tensor_spec
+from tilewright.support.errors import VerifyError
+from tilewright.support.settings import Settings
+
+SETTINGS = Settings().changed(cache=False, progress="none", verify=True)
+
+
+def validated(model: Any, **dims: Any) -> Validation:
+    (found,) = make_artifact(model, "cpu", dims, SETTINGS).validated
+    return found
+
+
+def doubled(original: Callable[..., Change]) -> Callable[..., Change]:
+    """A primitive after which kernels store twice what they should."""
+
+    def broken(nest: Any, *arguments: Any, **attributes: Any) -> Change:
+        change = original(nest, *arguments, **attributes)
+
+        def twice(stmt: Any) -> Any:
+            if isinstance(stmt, Store):
+                wrong = stmt.buffer in change.kernel.outputs and stmt.value.dtype.is_float
+                return with_fields(stmt, value=stmt.value * const(2.0, stmt.value.dtype)) if wrong else stmt
+            return map_stmt(stmt, twice)
+
+        return Change(with_fields(change.kernel, body=twice(change.kernel.body)), change.results, change.layout)
+
+    return broken
+
+
+def loop_model() -> onnx.ModelProto:
+    """Ten turns of tanh(state + step), with the elements in one vector."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["state", "step"], ["sum"], "inner_add"),
+            helper.make_node("Tanh", ["sum"], ["next"], "inner_tanh"),
+            helper.make_node("Identity", ["going"], ["still"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("state", TensorProto.FLOAT, [64]),
+        ],
+        [helper.make_tensor_value_info("still", TensorProto.BOOL, []), helper.make_tensor_value_info("next", TensorProto.FLOAT, [64])],
+    )
+    constants = [onnx.numpy_helper.from_array(np.asarray(10), "count"), onnx.numpy_helper.from_array(np.asarray(True), "yes")]
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["count", "yes", "step"], ["last"], "loop", body=body)],
+        "looping",
+        [helper.make_tensor_value_info("step", TensorProto.FLOAT, [64])],
+        [helper.make_tensor_value_info("last", TensorProto.FLOAT, [64])],
+        constants,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_all_kernels_of_right_models_pass_at_several_sizes() -> None:
+    found = validated(zoo.build("mlp", batch="batch"))
+    assert found.kernels == found.total > 1
+    assert [sizes["batch"] for sizes in found.sizes] == [1, 7, 32]
+    assert not found.reason
+    bounded = validated(zoo.build("mlp", batch="batch"), batch="8..16:8")
+    assert [sizes["batch"] for sizes in bounded.sizes] == [8, 16]
+
+
+def test_a_wrong_kernel_is_refused_with_its_nodes_and_the_step_of_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRIMITIVES, "vectorize", doubled(PRIMITIVES["vectorize"]))
+    with pytest.raises(VerifyError, match="does not compute what the model says") as caught:
+        tw.compile(zoo.build("mlp", batch=4), cache=False, progress="none", verify=True)
+    assert "schedule vectorize: instruction" in str(caught.value.why)
+    assert "relative error" in str(caught.value.why)
+    assert "node" in str(caught.value.where)
+    tw.compile(zoo.build("mlp", batch=4), cache=False, progress="none")  # nobody asked
+
+
+def test_kernels_in_loops_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = validated(loop_model())
+    assert found.kernels == found.total >= 1
+    monkeypatch.setitem(PRIMITIVES, "vectorize", doubled(PRIMITIVES["vectorize"]))
+    with pytest.raises(VerifyError) as caught:
+        validated(loop_model())
+    assert "inner_tanh" in str(caught.value.where)
+
+
+def test_code_for_another_machine_is_not_run_and_that_is_said() -> None:
+    (found,) = make_artifact(zoo.build("mlp", batch=1), "cpu:neoverse-v2", None, SETTINGS).validated
+    assert found.kernels == 0
+    assert "does not run on this machine" in str(found)
+
+
+def rounding(fn: str) -> Node:
+    g = GraphBuilder()
+    x = g.one(Parameter("x", tensor(dtypes.float32, (1000,))))
+    inner = g.one(Parameter("p", x.type))
+    return g.emit(Fused(Function("f", (inner,), (g.one(Unary(fn), inner),))), x)[0].node
+
+
+def test_single_elements_may_fall_the_other_way_where_floats_are_rounded_and_only_there() -> None:
+    expected = np.arange(1000, dtype=np.float32)
+    found = expected.copy()
+    found[:5] += 500
+    assert not difference(found, expected, rounding("floor"))
+    assert "relative error" in difference(found, expected, rounding("neg"))
+    found[: int(1000 * FLIPPED) + 1] += 500
+    assert difference(found, expected, rounding("floor"))
+    assert difference(found[:-1], expected, rounding("floor"))
+
+
+def test_sizes_respect_ranges_and_multiples() -> None:
+    inputs = [tensor_spec({"name": "x", "dtype": "float32", "shape": ["batch", "3", "side"]})]
+    known = [SizeSpec("batch", 1, 4), SizeSpec("side", 16, None, 8)]
+    found = list(sets_of_sizes(inputs, known))
+    assert found[0] == {"batch": 1, "side": 64}
+    assert {"batch": 4, "side": 32} in found
+    assert all(1 <= sizes["batch"] <= 4 and sizes["side"] >= 16 and sizes["side"] % 8 == 0 for sizes in found)
+    assert len({tuple(sizes.values()) for sizes in found}) == len(found)
