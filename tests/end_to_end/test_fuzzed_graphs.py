@@ -27,6 +27,31 @@ class Graph:
 
 
 GRAPHS = {
+    "convolution that reads padding only, whose weights were still asked for": Graph(
+        """
+        def main(x: float64[2, 4, 2, 1]):
+            v0 = constant("sha256:965c714f7fc915711bcbc317", float64[4, 4, 4, 1])
+            v1 = convolution(
+                x, v0, strides=(1, 3), dilations=(1, 2), low=(1, 1), high=(1, 0), groups=1, dtype=float64,
+            )
+            return v1
+        """,
+        constants={"sha256:965c714f7fc915711bcbc317": np.arange(64.0).reshape(4, 4, 4, 1) / 4},
+    ),
+    "transposed convolution whose weights are filled up with zeros": Graph(
+        """
+        M = size(lo=2, hi=24)
+
+        def main(x: float32[M, 19, 3, 3]):
+            v0 = constant("sha256:f87ce262d287e71603644197", float32[19, 1, 2, 2])
+            v1 = convolution_transpose(
+                x, v0, strides=(2, 2), dilations=(1, 1), low=(0, 0), high=(0, 0), output_padding=(0, 0), groups=1, dtype=float32,
+            )
+            return v1
+        """,
+        ({"M": 3}, {"M": 24}),
+        constants={"sha256:f87ce262d287e71603644197": np.arange(76, dtype=np.float32).reshape(19, 1, 2, 2) % 7 - 3},
+    ),
     "contraction with an empty result": Graph(
         """
         def main(x: int8[1, 1, 2, 0]):

@@ -31,6 +31,9 @@ def fuzz(
     out: Annotated[str, typer.Option("--out", metavar="FOLDER", help="Where what is found is written.")] = "fuzz-findings",
     most: Annotated[int, typer.Option("--most", min=1, help="Stop after so many faults.")] = 10,
     minimise: Annotated[float, typer.Option("--minimise", min=0.0, help="Seconds for making each one smaller.")] = 60.0,
+    mode: Annotated[
+        str, typer.Option("--mode", metavar="MODE", help="graphs, or kernels: change passes and schedules as well, guided by coverage.")
+    ] = "graphs",
     coverage: Annotated[bool, typer.Option("--coverage", help="Show how often each operator occurred.")] = False,
     replay: Annotated[str | None, typer.Option("--replay", metavar="CASE.zip", help="Run one case that was written.")] = None,
     json: Json = False,
@@ -59,6 +62,7 @@ def fuzz(
         out=out,
         most=most,
         minimise=minimise,
+        mode=mode,
         progress=make_progress(current_settings().progress),
     )
     return Answer(report.to_json(), lambda console: show(console, report, coverage), 0 if report.ok else FOUND)
@@ -108,6 +112,7 @@ def show(console: Console, report: FuzzReport, coverage: bool) -> None:
                 ("cases", f"{report.cases}, seeds {report.first_seed} to {last}"),
                 ("time", time_text(report.seconds)),
                 ("compared", f"{report.compared:.1%} of the results' elements"),
+                *([("reached", f"{report.reached} lines, pairs of passes, options and primitives")] if report.reached else []),
                 ("operators", f"{sum(map(bool, report.coverage().values()))} of {len(report.coverage())}"),
             ]
         )

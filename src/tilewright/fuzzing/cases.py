@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zipfile
 from collections import Counter
@@ -13,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler import compile_module
+from tilewright.compiler import Compiled, compile_module
 from tilewright.fuzzing.graphs import grow
 from tilewright.fuzzing.guarded import guarded_copy, guarded_runtime
+from tilewright.fuzzing.lines import Lines
+from tilewright.fuzzing.mutated import Unlike, compile_mutated
 from tilewright.fuzzing.noise import Expected, disagreement, expectations
 from tilewright.graph.node import Function, Module, walk_nodes
 from tilewright.graph.text import constants_of, format_module
@@ -26,10 +29,12 @@ from tilewright.machine.detect import detect_host
 from tilewright.machine.targets import parse_target, resolve_target
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.host_features import missing_features
+from tilewright.support.errors import MemoryLimitError, ScheduleError
 from tilewright.support.settings import Settings
 
 Array = np.ndarray[Any, np.dtype[Any]]
 host: Callable[[], Machine] = cache(detect_host)
+REFUSALS = (ScheduleError, MemoryLimitError)
 
 
 @cache
@@ -46,12 +51,20 @@ def machine_of(target: str) -> Machine:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a case is compiled and run."""
+    """How a case is compiled and run. passes: names of graph passes to run instead of the compiler's own sequence; genes: seeds of changes
+    of kernels' schedules; see `mutated.py`."""
 
     target: str = "cpu"
     opt_level: int = 3
     threads: int = 2
     precision: str = "default"
+    passes: tuple[str, ...] = ()
+    genes: tuple[int, ...] = ()
+
+    @property
+    def mutated(self) -> bool:
+        """Whether it is compiled in another way than the compiler would."""
+        return bool(self.passes or self.genes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +81,13 @@ class Case:
 class Recipe:
     """What cases are made of. steps: parts of the names of `graphs.STEPS`, of which cases then mostly consist; target: of all cases;
     levels: `opt_level`s at each of which every case is compiled. Where there are none, each case draws its own. model: path of an ONNX
-    file, whose parts are grown into cases."""
+    file, whose parts are grown into cases; small: few operators."""
 
     steps: tuple[str, ...] = ()
     target: str | None = None
     levels: tuple[int, ...] = ()
     model: str | None = None
+    small: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +104,18 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of a case. compared: the share of results' elements that could be compared, those that rounding errors do not decide and
-    that are numbers; operators: how often each occurs."""
+    that are numbers; operators: how often each occurs; reached: what ran for the first time, of lines, passes, decisions, primitives."""
 
     finding: Finding | None
     compared: float = 1.0
     operators: Mapping[str, int] = field(default_factory=dict)
+    reached: Sequence[str] = ()
 
 
 def case_of(seed: int, recipe: Recipe | None = None) -> Case:
     """The case of a seed, always the same one."""
     recipe = recipe or Recipe()
-    grown = grow(seed, recipe.steps)
+    grown = grow(seed, recipe.steps, recipe.model, 8 if recipe.small else 24)
     rng = np.random.default_rng([seed, 77])
     target, level = str(rng.choice(targets(), p=_shares())), int(rng.choice((0, 1, 2, 3, 3, 3, 3)))
     how = How(recipe.target or target, level, int(rng.integers(1, 3)), str(rng.choice(("default", "strict"), p=(0.85, 0.15))))
@@ -122,16 +137,16 @@ def run_case(case: Case) -> Finding | None:
     return judge(case).finding
 
 
-def judge(case: Case, levels: Sequence[int] = ()) -> Outcome:
-    """Compile the case, at each of the levels where there are any, and compare. The reference runs once."""
+def judge(case: Case, levels: Sequence[int] = (), lines: Lines | None = None) -> Outcome:
+    """Compile the case, at each of the levels where there are any, and compare. The reference runs once. `lines` notes what is reached."""
     wanted: list[list[Expected | None]] = [expectations(case.function, inputs, case.seed) for inputs in case.inputs]
     compared = compared_share(wanted)
-    finding = None
+    finding, reached = None, set[str]()
     for level in levels or (case.how.opt_level,):
-        finding = run_compiled(replace(case, how=replace(case.how, opt_level=level)), wanted)
+        finding = run_compiled(replace(case, how=replace(case.how, opt_level=level)), wanted, reached, lines)
         if finding is not None:
             break
-    return Outcome(finding, compared, operators_of(case.function))
+    return Outcome(finding, compared, operators_of(case.function), sorted(reached))
 
 
 def compared_share(wanted: Sequence[Sequence[Expected | None]]) -> float:
@@ -154,16 +169,43 @@ def operators_of(function: Function) -> dict[str, int]:
     return dict(counts)
 
 
-def run_compiled(case: Case, wanted: Sequence[Sequence[Expected | None]]) -> Finding | None:
+def compiled_case(case: Case, wanted: Sequence[Expected | None], reached: set[str], lines: Lines | None) -> Compiled:
+    """The case compiled as it says. Raises Unlike where a pass or a schedule changed what it computes, and as the compiler does."""
+    module, machine = module_of(case.function), machine_of(case.how.target)
+    settings = Settings().changed(cache=False, opt_level=case.how.opt_level, precision=case.how.precision, verify=True)
+    with contextlib.nullcontext(set[str]()) if lines is None else lines.watching() as fresh:
+        if case.how.mutated:
+            made = compile_mutated(module, machine, settings, case.how, case.inputs[0], lambda results: first_wrong(results, wanted))
+            reached |= made.reached
+            compiled = made.compiled
+        else:
+            compiled = compile_module(module, machine, settings)
+    reached |= fresh
+    return compiled
+
+
+def first_wrong(results: Sequence[Array], wanted: Sequence[Expected | None]) -> str | None:
+    """What is wrong with the first result that is."""
+    for i, (result, expected) in enumerate(zip(results, wanted, strict=True)):
+        wrong = None if expected is None else disagreement(result, expected)
+        if wrong is not None:
+            return f"result {i} {wrong}"
+    return None
+
+
+def run_compiled(case: Case, wanted: Sequence[Sequence[Expected | None]], reached: set[str], lines: Lines | None = None) -> Finding | None:
     """Compile the case and compare with what is expected of each of its inputs."""
     module, level = module_of(case.function), case.how.opt_level
     try:
-        settings = Settings().changed(cache=False, opt_level=level, precision=case.how.precision, verify=True)
-        compiled = compile_module(module, machine_of(case.how.target), settings)
+        compiled = compiled_case(case, wanted[0], reached, lines)
         executable = Executable(compiled.artifact, case.how.threads)
     except MemoryError:
         return Finding("memory", "memory ran out while compiling", None, level)
+    except Unlike as error:
+        return Finding("wrong", str(error), None, level)
     except Exception as error:
+        if case.how.mutated and isinstance(error, REFUSALS):
+            return None  # a schedule that no code can be made of is none that a rule would give
         return Finding("error", f"{type(error).__name__} while compiling: {error}", None, level)
     for turn in (*range(len(wanted)), 0):  # the first again at the end: memory left by others must not matter
         at_end = bool((case.seed + turn) % 2)
@@ -206,4 +248,5 @@ def read_case(path: Path) -> Case:
         module = parse_module(archive.read("graph.txt").decode(), constants)
     count = len(module.main.params)
     inputs = tuple(tuple(arrays[f"input/{turn}/{i}"] for i in range(count)) for turn in range(about["turns"]))
-    return Case(module.main, inputs, How(**about["how"]), about["seed"])
+    how: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in about["how"].items()}
+    return Case(module.main, inputs, How(**how), about["seed"])

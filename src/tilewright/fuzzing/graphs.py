@@ -14,6 +14,7 @@ from tilewright.fuzzing import plain_steps as plain
 from tilewright.fuzzing import special_steps as s
 from tilewright.fuzzing import structured_steps as t
 from tilewright.fuzzing.growth import Array, Growth, Unsuitable, input_array
+from tilewright.fuzzing.model_parts import grow_part
 from tilewright.fuzzing.plain_steps import Generator
 from tilewright.graph.node import Function, Parameter, Value, walk_nodes
 from tilewright.graph.shapes import canonical
@@ -55,9 +56,15 @@ class Grown:
     inputs: tuple[tuple[Array, ...], ...]
 
 
-def grow(seed: int, like: Sequence[str] = ()) -> Grown:
-    """The case of a seed. `like`: names of STEPS (or parts of names) that it is to be made of mostly."""
+def grow(seed: int, like: Sequence[str] = (), model: str | None = None, most: int = 24) -> Grown:
+    """The case of a seed. `like`: names of STEPS (or parts of names) that it is to be made of mostly. `model`: path of a model, of which a
+    part is its beginning. `most`: steps."""
     rng = np.random.default_rng(seed)
+    f = grow_part(model, rng) if model is not None else None
+    if f is not None:
+        take_steps(f, (), int(rng.integers(0, 5)), rng, False)
+        function = _finished(f)
+        return Grown(function, tuple(inputs_of(f, function, int(rng.integers(1 << 30))) for _ in range(2 if f.names else 1)))
     low = 0 if rng.random() < 0.08 else 1
     sizes = _sizes(rng, low)
     dims = (1, 1, 2, 3, 4) if rng.random() < 0.4 else (1, 2, 3, 5, 7, 8, 9, 16, 17)
@@ -65,13 +72,20 @@ def grow(seed: int, like: Sequence[str] = ()) -> Grown:
     for _ in range(int(rng.integers(1, 3))):
         e.new_parameter(f)
     f.parameter(dtypes.float32, f.s.shape(int(rng.integers(1, 4))))
+    take_steps(f, like, int(rng.integers(3, most)), rng, low == 0)
+    function = _finished(f)
+    return Grown(function, tuple(inputs_of(f, function, int(rng.integers(1 << 30))) for _ in range(3 if sizes else 1)))
+
+
+def take_steps(f: Growth, like: Sequence[str], count: int, rng: np.random.Generator, empty: bool) -> None:
+    """Grow a graph by some steps. `empty`: named sizes may be 0."""
     names = list(STEPS)
     chosen = [name for name in names if any(part in name for part in like)] if like else names
-    if low == 0:  # the plain steps take named sizes to be positive
+    if empty:  # the plain steps take named sizes to be positive
         chosen = [name for name in chosen if not name.startswith("plain_")] or names[:1]
         names = [name for name in names if not name.startswith("plain_")]
     weights = np.array([STEPS[name][0] for name in chosen])
-    for _ in range(int(rng.integers(3, 24))):
+    for _ in range(count):
         name = chosen[int(rng.choice(len(chosen), p=weights / weights.sum()))]
         if like and rng.random() < 0.3:
             name = names[int(rng.integers(len(names)))]
@@ -81,8 +95,6 @@ def grow(seed: int, like: Sequence[str] = ()) -> Grown:
             STEPS[name][1](f)
         except (Unsuitable, TypeRuleError):
             continue
-    function = _finished(f)
-    return Grown(function, tuple(inputs_of(f, function, int(rng.integers(1 << 30))) for _ in range(3 if sizes else 1)))
 
 
 def _sizes(rng: np.random.Generator, low: int) -> tuple[Expr, ...]:

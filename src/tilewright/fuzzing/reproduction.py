@@ -59,7 +59,8 @@ def case_text(case: Case) -> str:
         return 'case = read_case(Path(__file__).with_name("case.zip"))'
     turns = "".join(f"    ({''.join(f'{array_text(array)}, ' for array in inputs)}),\n" for inputs in case.inputs)
     how = case.how
-    chosen = f"How({how.target!r}, {how.opt_level}, {how.threads}, {how.precision!r})"
+    genes = f", {how.passes!r}, {how.genes!r}" if how.mutated else ""
+    chosen = f"How({how.target!r}, {how.opt_level}, {how.threads}, {how.precision!r}{genes})"
     return f"INPUTS = (\n{turns})\ncase = Case(parse_module(GRAPH).main, INPUTS, {chosen}, {case.seed})"
 
 

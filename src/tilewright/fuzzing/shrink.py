@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType
 from tilewright.support.errors import TilewrightError
 
+T = TypeVar("T")
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -70,6 +71,10 @@ def _candidates(case: Case, finding: Finding) -> Iterator[Case]:
     for how in (replace(case.how, **change) for change in simpler):
         if how != case.how and how.opt_level <= case.how.opt_level:
             yield replace(case, how=how)
+    for genes in shorter(case.how.genes):
+        yield replace(case, how=replace(case.how, genes=genes))
+    for passes in shorter(case.how.passes):
+        yield replace(case, how=replace(case.how, passes=passes))
     nodes = [node for node in walk_nodes(function.results) if not isinstance(node.op, (Parameter, Constant))]
     # From the middle outwards, so that about half of the graph goes at once.
     for node in sorted(nodes, key=lambda node: abs(nodes.index(node) - len(nodes) // 2)):
@@ -85,6 +90,14 @@ def _candidates(case: Case, finding: Finding) -> Iterator[Case]:
                 yield from _with(case, Function(function.name, function.params, (source,)))
     yield from _smaller_dims(case)
     yield from _known_sizes(case)
+
+
+def shorter(parts: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
+    """None of them, then all but one."""
+    if parts:
+        yield ()
+    if len(parts) > 1:
+        yield from (parts[:i] + parts[i + 1 :] for i in range(len(parts)))
 
 
 def _with(case: Case, function: Function | None) -> Iterator[Case]:

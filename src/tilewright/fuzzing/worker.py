@@ -15,14 +15,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from tilewright.fuzzing.blame import blame
-from tilewright.fuzzing.cases import Finding, Outcome, Recipe, case_of, judge, read_case
+from tilewright.fuzzing.cases import Case, Finding, Outcome, Recipe, case_of, judge, read_case
+from tilewright.fuzzing.lines import Lines
 
 LIMIT = 60.0  # seconds for one case
+LINES = Lines()  # what this process has run
 MEMORY = 8 << 30  # bytes of addresses that a worker may take: a case that asks for more is a finding, not the machine's end
 
 
@@ -56,7 +58,8 @@ class Worker:
         return code
 
     def ask(self, request: Mapping[str, Any]) -> Outcome:
-        """What comes of a case: `{"seed": 1, "recipe": {...}}`, or `{"file": "case.zip"}`; with
+        """What comes of a case: `{"seed": 1, "recipe": {...}}`, with `"passes"` and `"genes"` to mutate it and `"watch"` to note what it
+        reaches, or `{"file": "case.zip"}`; with
         `"blame": folder`, what is at fault, as a finding of the kind `culprit`."""
         process = self.process or self._start()
         try:
@@ -100,17 +103,28 @@ def answer(request: Mapping[str, Any]) -> Outcome:
     """What comes of a case, in this process."""
     recipe = recipe_of(request.get("recipe", {}))
     try:
-        case = read_case(Path(request["file"])) if "file" in request else case_of(request["seed"], recipe)
+        case = requested(request)
     except Exception as error:
         return Outcome(Finding("generator", f"{type(error).__name__}: {error}"))
     try:
         if "blame" in request:
             return Outcome(blame(case, Path(request["blame"])))
-        return judge(case, recipe.levels)
+        return judge(case, recipe.levels, LINES if request.get("watch") else None)
     except MemoryError:
         return Outcome(Finding("memory", "memory ran out in the reference"))
     except Exception as error:
         return Outcome(Finding("interpreter", f"{type(error).__name__}: {error}"))
+
+
+def requested(request: Mapping[str, Any]) -> Case:
+    """The case that a request is about."""
+    if "file" in request:
+        return read_case(Path(request["file"]))
+    case = case_of(request["seed"], recipe_of(request.get("recipe", {})))
+    if "genes" not in request:
+        return case
+    how = replace(case.how, opt_level=3, passes=tuple(request["passes"]), genes=tuple(request["genes"]))
+    return replace(case, how=how)
 
 
 def recipe_of(data: Mapping[str, Any]) -> Recipe:

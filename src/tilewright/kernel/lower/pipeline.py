@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.kernel.lower.compact_buffers import compact_buffers
 from tilewright.kernel.lower.dissolve_blocks import dissolve_blocks
-from tilewright.kernel.lower.drop_unread import drop_unread
+from tilewright.kernel.lower.drop_unread import drop_idle_prefetches, drop_unread
 from tilewright.kernel.lower.partition_loops import partition_loops
 from tilewright.kernel.lower.row_tails import split_row_tails
 from tilewright.kernel.lower.simplify_statements import simplify_statements
@@ -32,7 +32,7 @@ def lower(kernel: Kernel) -> Kernel:
     # Before the other loops are split: conditions on rows are on unrolled loops, and are gone from full tiles.
     kernel = split_row_tails(kernel)
     kernel = partition_loops(kernel)
-    # Again: a partition knows more about its loop, and may have one iteration.
-    kernel = simplify_statements(kernel)
+    # Again: a partition knows more about its loop, and may have one iteration. Where all that is read is padding, nothing is left to fetch.
+    kernel = drop_idle_prefetches(simplify_statements(kernel))
     # Last: it doubles the statements.
     return specialise_sizes(kernel, rows)

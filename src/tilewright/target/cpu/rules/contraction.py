@@ -31,8 +31,12 @@ def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], mach
     if product is None:
         return None
     converting = widening(s, product, constants)
-    known = constants if converting is None else constants | {s.nest.outputs(converting)[0].name}
-    tile = choose_tile(product, known, machine, space, padding_of(s, name, product))
+    converted = () if converting is None else s.nest.outputs(converting)
+    known = constants | {buffer.name for buffer in converted[:1]}
+    padding = padding_of(s, name, product)
+    # weights that are filled up with zeros are no image: they are made once, and nothing is copied while running
+    padding = None if padding is None or padding.copy.attr in converted else padding
+    tile = choose_tile(product, known, machine, space, padding)
     if tile is None:
         return None
     if tile.border is not None:
@@ -41,7 +45,7 @@ def schedule_contraction(s: Schedule, name: str, constants: frozenset[str], mach
     if taken is None:
         return None
     s, epilogue = taken
-    if converting is not None and tile.panel.attr in s.nest.outputs(converting):
+    if converting is not None and tile.panel.attr in converted:
         s, tile, packing = narrow_panel(s, name, tile, converting, constants, machine, space)
     else:
         s, packing = pack_panel(s, name, tile, constants, machine, space)
