@@ -27,6 +27,23 @@ class Graph:
 
 
 GRAPHS = {
+    "dot product of bytes without an axis for the lanes": Graph(
+        """
+        def main(x: uint8[2]):
+            v0 = constant([1, 4], int8[2])
+            v1 = contract(x, v0, spec="k,k->", dtype=int32)
+            return v1
+        """
+    ),
+    "blocked convolution with fewer blocks than a register tile of Winograd's products": Graph(
+        """
+        def main(x: float32[4, 2, 1, 8, 4], w: float32[4, 8, 2, 2]):
+            v1 = blocked_convolution(
+                x, w, strides=(1, 1), dilations=(1, 1), low=(1, 1), high=(1, 1), depthwise=False, lanes=4,
+            )
+            return v1
+        """
+    ),
     "convolution that reads padding only, whose weights were still asked for": Graph(
         """
         def main(x: float64[2, 4, 2, 1]):

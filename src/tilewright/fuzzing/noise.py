@@ -112,6 +112,8 @@ def rounds(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> b
     """Whether the operator, on these operands, gives something else than exact arithmetic."""
     if isinstance(op, EXACT) or (isinstance(op, (Unary, Binary, Reduce, WindowReduce)) and op.fn in EXACT_FUNCTIONS):
         return False
+    if isinstance(op, Convolution) and max(op.strides) == 1 and max(inputs[1].shape[2:]) > 1 and inputs[0].dtype == np.float32:
+        return True  # Winograd's transforms round where direct sums do not
     simple = isinstance(op, (Binary, Reduce, WindowReduce)) or (isinstance(op, Unary) and op.fn in ARITHMETIC)
     if not simple and not isinstance(op, (Contract, Convolution, ConvolutionTranspose)):
         return True

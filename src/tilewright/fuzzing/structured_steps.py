@@ -152,7 +152,8 @@ def convolutions(f: Growth) -> None:
     except TypeRuleError:
         return
     bound = f.known(x).bound * f.known(weights).bound * terms
-    y = f.put(op, (x, weights), bound, f.known(x).exact and f.known(weights).exact and bound < 1e5)
+    direct = max(strides) > 1 or all(dim is ONE for dim in kernel) or result is not dtypes.float32  # else Winograd's algorithm may round
+    y = f.put(op, (x, weights), bound, direct and f.known(x).exact and f.known(weights).exact and bound < 1e5)
     if result is dtypes.float32 and f.chance(0.4) and y.type.rank >= 2:
         y = _batch_norm(f, y)
     epilogue(f, y, 1)

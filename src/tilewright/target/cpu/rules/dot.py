@@ -81,8 +81,8 @@ def _tile(product: Product, constants: frozenset[str], machine: Machine) -> DotT
     body = block.body
     assert isinstance(body, Store)
     found = dot_instruction(machine, product.left.dtype, product.right.dtype)
-    if found is None or body.buffer.dtype is not found[0].sums:
-        return None
+    if found is None or body.buffer.dtype is not found[0].sums or not spatial(block):
+        return None  # a sum of everything has no axis for the lanes
     instruction = found[0]
     lanes = machine.lanes(32)
     vector = spatial(block)[-1]  # what is stored in order

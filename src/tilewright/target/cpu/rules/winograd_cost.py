@@ -67,7 +67,7 @@ def plan_cost(work: Work, tile: tuple[int, int], plan: tuple[int, bool], machine
     peaks = estimated_peaks(machine)
     group, together = plan
     groups = -(-work.tiles // group)
-    tasks = groups if together else groups * work.parts // tile[1]
+    tasks = groups if together else max(1, groups * work.parts // tile[1])
     waste = groups * group / work.tiles
     points = prod(work.points)
     images = 4 * points * group * work.depth * (1 if together else groups)  # bytes of transformed inputs that must last
