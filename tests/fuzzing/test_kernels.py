@@ -102,9 +102,9 @@ def test_a_fault_in_a_pass_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     def visit(g: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> tuple[Value, ...] | None:
         return g.emit(Binary("add"), *inputs) if node.op is Binary("mul") else None
 
-    def wrong(function: Function) -> Function:
+    def wrong(function: Function, *others: Any) -> Function:
         seen.append(True)
-        return rewrite_function(right(function), visit)
+        return rewrite_function(right(function, *others), visit)
 
     monkeypatch.setattr(compiler, "merge_rows", wrong)
     monkeypatch.setattr(run, "Worker", Here)
