@@ -1,0 +1,44 @@
+"""`tw.fuzz(like=model)`: parts of a model, with other dims, are valid graphs made of its operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import tilewright as tw
+from tilewright import zoo
+from tilewright.fuzzing.cases import operators_of
+from tilewright.fuzzing.graphs import grow
+from tilewright.fuzzing.model_parts import SMALL, fitted, nodes_of, other_dims
+from tilewright.graph.interpreter import interpret
+from tilewright.ir.expr import const
+
+
+def test_parts_of_a_model_are_cases_that_compile_right(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    zoo.write("mlp", model, batch="batch")
+    own = {node.op.name for node in nodes_of(str(model))}
+    grown = [grow(seed, model=str(model)) for seed in range(12)]
+    for each in grown:
+        for inputs in each.inputs:
+            assert all(np.isfinite(result.astype(np.float64)).mean() > 0.4 for result in interpret(each.function, inputs) if result.size)
+    met = {name.split(".")[0] for each in grown for name in operators_of(each.function)}
+    assert own <= met
+    report = tw.fuzz(model, cases=4, seed=2, out=tmp_path / "found")
+    assert report.ok, str(report)
+
+
+def test_dims_change_alike_and_products_stay_products() -> None:
+    dims = [const(n) for n in (3, 12, 64, 768)]
+    for seed in range(20):
+        changed = other_dims(dims, np.random.default_rng(seed))
+        assert changed[const(3)] is const(3)
+        assert SMALL >= 3
+        assert changed[const(768)].value == changed[const(12)].value * changed[const(64)].value
+
+
+def test_constants_are_cut_or_repeated() -> None:
+    array = np.arange(6).reshape(2, 3)
+    assert fitted(array, (1, 2)).tolist() == [[0, 1]]
+    assert fitted(array, (3, 4)).tolist() == [[0, 1, 2, 0], [3, 4, 5, 3], [0, 1, 2, 0]]
