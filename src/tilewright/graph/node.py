@@ -278,6 +278,8 @@ class GraphBuilder:
         if sizes and self.binders:
             mine = op.defines
             binders = tuple(dict.fromkeys(self.binders[s] for s in sizes if s in self.binders and s not in mine))
+        if op.name == "constant":
+            origin = None  # equal constants are one node, also of several models: whoever makes one first would name it
         node = Node(op, inputs, types, binders, origin)
         for defined in op.defines:
             self.binders.setdefault(defined, Value(node, 0))

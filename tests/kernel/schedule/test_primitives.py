@@ -202,3 +202,14 @@ def test_lanes_within_one_row_of_a_fused_loop() -> None:
     s, fused = Schedule.of(kernel).inline("A").inline("B").fuse("i_4", "i_5")
     s, (_, _, lane) = s.split(fused, (None, 2, 16))
     check_same(kernel, s.vectorize(lane), {})
+
+
+def test_clamping_what_accumulates_takes_its_init_along() -> None:
+    """Else the rows past the end would be loaded before anything stored them."""
+    kernel = scaled_product(M, 10, N)
+    s = Schedule.of(kernel)
+    s, (_, inner) = s.split("i", [None, 3])
+    s, _ = s.decompose_reduction("C", inner)
+    clamped = s.clamp_reads("C", 0)
+    check_same(kernel, clamped, {"m": 2, "n": 3})
+    assert clamped.clamp_reads("C_init", 0).kernel is clamped.kernel, "it is done already"

@@ -29,8 +29,10 @@ def clamp_reads(nest: Nest, block: str, iter: str | int, masked: bool = False) -
         ->
           C: c[v] = a[min(v, m - 1)]  (v < ceildiv(m, 8)*8)
 
-    The block must write scratch only.
+    The block must write scratch only. One that accumulates what another block initialises takes that block along: it would load what
+    nobody has stored.
     """
+    nest = _with_inits(nest, block, iter, masked)
     placed = nest.block(block)
     old = placed.stmt
     position = iter_position(old, iter)
@@ -49,6 +51,29 @@ def clamp_reads(nest: Nest, block: str, iter: str | int, masked: bool = False) -
         if condition not in guards:
             rest = both(rest, condition)
     return Change(_widened(nest, placed, position, to_expr(shift(found.high, 1)), rest, {}, masked))
+
+
+def _with_inits(nest: Nest, block: str, iter_: str | int, masked: bool) -> Nest:
+    """The kernel with the guards dropped of the blocks that write first what `block` accumulates, where it has a guard itself."""
+    old = nest.block(block).stmt
+    var = old.iters[iter_position(old, iter_)].var
+    if old.init is not None or not any(it.kind == "reduction" for it in old.iters):
+        return nest
+    if not any(limits_iter(c, old) == iter_position(old, iter_) for c in conjuncts(old.predicate)):
+        return nest
+    for buffer in nest.outputs(block):
+        dims = {dim for access in stores_to(old, buffer) for dim, index in enumerate(access.indices) if index is var}
+        for writer in nest.writers(buffer)[: nest.writers(buffer).index(block)]:
+            first = nest.block(writer).stmt
+            if first.init is None and any(it.kind == "reduction" for it in first.iters):
+                continue
+            own = [it.var for it in first.iters]
+            for dim in dims:
+                places = {access.indices[dim] for access in stores_to(first, buffer)}
+                if len(places) != 1 or not places <= set(own):
+                    refuse(f"block '{writer}' stores to {buffer.name} at {places}, not at one iter of its own")
+                nest = Nest(clamp_reads(nest, writer, own.index(places.pop()), masked).kernel)
+    return nest
 
 
 def pad(nest: Nest, block: str, iter: str | int, multiple: int) -> Change:  # noqa: A002
