@@ -115,8 +115,8 @@ def test_a_miscompilation_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -
 def test_a_crash_is_a_finding_and_the_next_case_runs() -> None:
     with Worker(limit=30.0) as worker:
         assert worker.ask({"file": "missing.zip"}).finding.kind == "generator"  # type: ignore[union-attr]
-        assert worker.process is not None
-        worker.process.kill()
+        assert worker.process.process is not None
+        worker.process.process.kill()
         found = worker.ask({"seed": 1}).finding
         assert found is not None
         assert found.kind == "crash"

@@ -12,17 +12,17 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright as tw
-from tests.hostile.__main__ import opener
+from tests.hostile.__main__ import came_of, opener
 from tests.hostile.cases import KINDS, doubling, endless, fan, nested, recursion, small, sparse
 from tests.hostile.worker import WATCH
-from tilewright.support.errors import ArtifactError, InternalError, ModelError, TilewrightError, TypeRuleError
+from tilewright.support.errors import ArtifactError, InternalError, MemoryLimitError, ModelError, TilewrightError, TypeRuleError
 
 
 def test_each_ends_in_a_result_or_an_error() -> None:
     kinds: Counter[str] = Counter()
-    with opener() as worker:
+    with opener() as process:
         for seed in range(80):
-            found = worker.ask(seed)
+            found = came_of(seed, process)
             assert not found.faulty, f"seed {seed}: {found}"
             kinds[found.kind] += 1
     assert set(kinds) >= KINDS.keys()
@@ -121,3 +121,23 @@ def test_manifests_of_wrong_form_are_refused(twisted: dict[str, object]) -> None
     changed = type(artifact)({**artifact.manifest, **twisted}, artifact.objects, artifact.pool, artifact.weights, artifact.parts)
     with pytest.raises(ArtifactError):
         tw.Executable(changed)
+
+
+def test_the_limit_is_asked_for_when_an_artifact_of_fixed_sizes_is_opened(tmp_path: Path) -> None:
+    model = small([helper.make_node("Exp", ["x"], ["y"])], "y")
+    tw.compile(model, cache=False, progress="none").save(tmp_path / "model.tw")
+    with pytest.raises(MemoryLimitError, match="the limit is 10"):
+        tw.load(tmp_path / "model.tw", max_memory=10)
+
+
+def test_a_loop_over_what_nothing_defines_is_refused() -> None:
+    text = """(optional(seq(float)) s, int64 turns, bool go) => (seq(float[n]) y) {
+        y = Loop <body = turn (int64 i, bool on, seq(float[n]) v) => (bool o, seq(float[n]) w) { o = Identity(on) w = Identity(v) }>
+            (turns, go, nothing) }"""
+    error = refusal(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> m {text}'))
+    assert "'nothing' is used before it is defined" in str(error)
+
+
+def test_boxes_without_axes_are_refused() -> None:
+    text = """(float[4] boxes, float[1, 1, 4] scores, int64 most) => (int64[n, 3] y) { y = NonMaxSuppression(boxes, scores, most) }"""
+    assert "three axes" in str(refusal(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> m {text}')))

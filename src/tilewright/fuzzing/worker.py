@@ -9,19 +9,16 @@ import contextlib
 import faulthandler
 import json
 import os
-import queue
-import signal
-import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from tilewright.fuzzing.blame import blame
 from tilewright.fuzzing.cases import Case, Finding, Outcome, Recipe, case_of, judge, read_case
 from tilewright.fuzzing.lines import Lines
+from tilewright.fuzzing.process import CaseProcess, Lost
 
 LIMIT = 60.0  # seconds for one case
 LINES = Lines()  # what this process has run
@@ -29,74 +26,26 @@ MEMORY = 8 << 30  # bytes of addresses that a worker may take: a case that asks 
 
 
 class Worker:
-    """A process that runs cases one after another; a new one takes its place when it dies or hangs."""
+    """A process that runs cases one after another."""
 
     def __init__(self, limit: float = LIMIT) -> None:
-        self.limit = limit
-        self.process: subprocess.Popen[str] | None = None
-        self.answers: queue.Queue[str] = queue.Queue()
+        self.process = CaseProcess("tilewright.fuzzing.worker", limit)
 
     def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.stop()
-
-    def stop(self) -> int:
-        """End the process, if there is one; its exit code."""
-        if self.process is None:
-            return 0
-        self.process.kill()
-        return self._gone(self.process)
-
-    def _gone(self, process: subprocess.Popen[str]) -> int:
-        code = process.wait()
-        if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-        self.process = None
-        return code
+        self.process.stop()
 
     def ask(self, request: Mapping[str, Any]) -> Outcome:
         """What comes of a case: `{"seed": 1, "recipe": {...}}`, with `"passes"` and `"genes"` to mutate it and `"watch"` to note what it
-        reaches, or `{"file": "case.zip"}`; with
-        `"blame": folder`, what is at fault, as a finding of the kind `culprit`."""
-        process = self.process or self._start()
+        reaches, or `{"file": "case.zip"}`; with `"blame": folder`, what is at fault, as a finding of the kind `culprit`."""
         try:
-            if process.stdin is not None:
-                process.stdin.write(json.dumps(request) + "\n")
-                process.stdin.flush()
-            line = self.answers.get(timeout=self.limit)
-        except queue.Empty:
-            self.stop()
-            return Outcome(Finding("hang", f"no result after {self.limit:.0f} s"))
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            code = self._gone(process)
-            name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            return Outcome(Finding("crash", f"the process ended with {name}"))
-        answer = json.loads(line)
+            answer = self.process.ask(request)
+        except Lost as lost:
+            return Outcome(Finding(lost.kind, lost.text))
         finding = answer.pop("finding")
         return Outcome(None if finding is None else Finding(**finding), **answer)
-
-    def _start(self) -> subprocess.Popen[str]:
-        self.answers = queue.Queue()
-        command = [sys.executable, "-m", "tilewright.fuzzing.worker"]
-        # What native code allocates is not empty by luck either.
-        environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.perturb=165"}
-        self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        threading.Thread(target=_listen, args=(self.process.stdout, self.answers), daemon=True).start()
-        return self.process
-
-
-def _listen(stream: TextIO, answers: queue.Queue[str]) -> None:
-    with stream:
-        for line in stream:
-            answers.put(line)
-    answers.put("")
 
 
 def answer(request: Mapping[str, Any]) -> Outcome:

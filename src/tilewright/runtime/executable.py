@@ -79,12 +79,14 @@ class CallMemory:
 @dataclass(frozen=True, slots=True)
 class CallShapes:
     """What the shapes of the arguments decide about a call: the sizes, the shapes of the outputs (None for those that are known only while
-    running), the bytes of the arena. inputs: these shapes, None where there is no choice."""
+    running), the bytes of the arena, and those that are left for tensors of data-dependent size. inputs: these shapes, None where there is
+    no choice."""
 
     inputs: list[tuple[int, ...]] | None
     sizes: Mapping[str, int]
     outputs: Sequence[tuple[int, ...] | None]
     arena: int
+    left: int
 
 
 def _address(array: Array) -> int:
@@ -146,7 +148,7 @@ class Executable:
             self._solver = SizeSolver(self.inputs, self.sizes)
             planned = [None if i in self._late_outputs else spec for i, spec in enumerate(self.outputs)]
             self._room = Room(planned, self._arena_bytes, self._solver.names)
-            self._latest = CallShapes(None, {}, *self._room({})) if self._all_fixed else CallShapes(None, {}, (), 0)
+            self._latest = self._shapes(None, {}) if self._all_fixed else CallShapes(None, {}, (), 0, 0)
         self._input_names = tuple(spec.name for spec in self.inputs)
         self._output_names = tuple(spec.name for spec in self.outputs)
         self._size_names = tuple(size.name for size in self.sizes[: self._input_sizes])
@@ -196,24 +198,26 @@ class Executable:
         latest = self._latest
         if latest.inputs != given:
             sizes = self._solver(arrays)
-            latest = self._latest = self._fitting(CallShapes(given, sizes, *self._room(sizes)))
+            latest = self._latest = self._shapes(given, sizes)
         memory = self._take_memory(latest.arena)
         try:
             return self._call(entry or self._entry, arrays, latest, memory)
         finally:
             self._give_memory(memory)
 
-    def _fitting(self, shapes: CallShapes) -> CallShapes:
-        """The same. Raises MemoryLimitError where what is known to be needed at these sizes is over the limit."""
-        outputs = self._output_bytes(shapes.sizes)
-        if shapes.arena + self._weights.nbytes + outputs > self._limit:
+    def _shapes(self, given: list[tuple[int, ...]] | None, sizes: Mapping[str, int]) -> CallShapes:
+        """What is decided about calls at these sizes. Raises MemoryLimitError where what is known to be needed is over the limit."""
+        shapes, arena = self._room(sizes)
+        weights, outputs = int(self._weights.nbytes), self._output_bytes(sizes)
+        left = self._limit - weights - arena - outputs
+        if left < 0:
             raise MemoryLimitError(
-                f"the inference needs {shapes.arena + self._weights.nbytes + outputs:,} bytes, the limit is {self._limit:,}",
-                where=", ".join(f"{name} = {value}" for name, value in shapes.sizes.items()) or None,
-                why=f"weights {self._weights.nbytes:,}, working memory {shapes.arena:,}, outputs {outputs:,}",
-                hint="raise max_memory, or pass smaller inputs",
+                f"the inference needs {self._limit - left:,} bytes, the limit is {self._limit:,}",
+                where=", ".join(f"{name} = {value}" for name, value in sizes.items()) or None,
+                why=f"weights {weights:,}, working memory {arena:,}, outputs {outputs:,}",
+                hint="raise max_memory, or pass smaller inputs" if sizes else "raise max_memory",
             )
-        return shapes
+        return CallShapes(given, sizes, shapes, arena, left)
 
     def _refuse_names(self, given: Mapping[str, Any]) -> None:
         known = {spec.name for spec in self.inputs}
@@ -236,7 +240,7 @@ class Executable:
         for i, name in enumerate(self._size_names):
             memory.sizes[i] = shapes.sizes[name]
         if self._open_ended:
-            memory.failure[0] = self._limit - self._weights.nbytes - shapes.arena - self._output_bytes(shapes.sizes)
+            memory.failure[0] = shapes.left
         code = entry(
             self._pool.handle,
             memory.inputs_address,

@@ -19,6 +19,7 @@ from tilewright.frontend.onnx.context import origin_of
 from tilewright.frontend.onnx.importer import import_model
 from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
 from tilewright.frontend.onnx.node_check import check_node
+from tilewright.frontend.onnx.order import why_undefined
 from tilewright.frontend.onnx.registry import IMPORTERS
 from tilewright.frontend.onnx.survey import Refusal, refusal, survey
 from tilewright.frontend.onnx.walking import domain_of, plain_domain, subgraphs, uses, walk_nodes
@@ -27,7 +28,7 @@ from tilewright.ir import dtypes
 from tilewright.runtime.host.kinds import ValueSpec
 from tilewright.runtime.host.steps import Apply, Body, Branch, Literal, Over, Part, Repeat, Step
 from tilewright.runtime.host.table import OPERATORS
-from tilewright.support.errors import ModelError, TilewrightError, UnsupportedOperatorError
+from tilewright.support.errors import GraphError, ModelError, TilewrightError, UnsupportedOperatorError
 
 Types: TypeAlias = dict[str, onnx.TypeProto]  # a type without a kind: a tensor of which nothing else is known
 
@@ -123,7 +124,7 @@ class _Cutter:
             scope.constants[tensor.name] = tensor
             scope.types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
         last_read = {name: number for number, node in enumerate(graph.node) for name in uses(node)}
-        cut = _Cut(self, scope, {**last_read, **dict.fromkeys((info.name for info in graph.output), len(graph.node))})
+        cut = _Cut(self, scope, {**last_read, **dict.fromkeys((info.name for info in graph.output), len(graph.node))}, graph.node)
         for number, node in enumerate(graph.node):
             cut.number = number
             try:
@@ -162,11 +163,12 @@ class _Cutter:
 @dataclass(slots=True)
 class _Cut:
     """One graph being cut. `last_read`: by name, the number of the last node that reads it; past all of them for the graph's outputs.
-    `number`: of the node at hand; all before it are in steps, or pending."""
+    `nodes`: all of them. `number`: of the node at hand; all before it are in steps, or pending."""
 
     cutter: _Cutter
     scope: _Scope
     last_read: dict[str, int]
+    nodes: Sequence[onnx.NodeProto]
     number: int = 0
     steps: list[Step] = field(default_factory=list)
     pending: list[onnx.NodeProto] = field(default_factory=list)
@@ -176,6 +178,9 @@ class _Cut:
             return
         types = self.scope.types
         check_node(node, self.cutter.opsets.get(domain_of(node), 1), domain_of(node))
+        undefined = next((name for name in node.input if name and name not in types), None)
+        if undefined is not None:
+            raise GraphError(f"'{undefined}' is used before it is defined", why=why_undefined(undefined, self.nodes))
         read = [name for name in uses(node) if name in types]
         inferred = infer(node, self.scope, self.cutter)
         control = node.op_type in ("If", "Loop", "SequenceMap") and domain_of(node) == ""

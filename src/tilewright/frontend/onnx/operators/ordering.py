@@ -23,6 +23,7 @@ from tilewright.graph.ops import (
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes
 from tilewright.ir.expr import const, minimum
+from tilewright.support.errors import ModelError
 
 
 def top_k(ctx: NodeContext) -> Sequence[Value]:
@@ -60,6 +61,9 @@ def compressed(ctx: NodeContext) -> Value:
 
 def suppression(ctx: NodeContext) -> Value:
     """Without a limit per class nothing is selected; without a score threshold every box is a candidate."""
+    if not ctx.input(0).type.rank == ctx.input(1).type.rank == 3:
+        given = f"{ctx.input(0).type} and {ctx.input(1).type}"
+        raise ModelError(f"NonMaxSuppression takes boxes and scores of three axes each, not {given}", where=ctx.where)
     boxes, scores = ctx.refine_axis(ctx.input(0), 2, 4), ctx.input(1)
     count = boxes.shape[1]
     if not ctx.has(2):
