@@ -1,4 +1,5 @@
 import io
+import os
 import subprocess
 import sys
 
@@ -63,3 +64,33 @@ def test_support_imports_nothing_heavy() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+LOST_INTERRUPT = """
+import os, signal, sys
+from tilewright.support.interrupts import note_interrupts
+from tilewright.support.progress import {kind}
+
+if sys.argv[1:] == ["ignored"]:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+note_interrupts()
+with {kind}().stage("work", 2) as stage:
+    stage.advance()
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:  # as a callback from C would
+        pass
+    try:
+        stage.advance()
+        print("went on")
+    except KeyboardInterrupt:
+        print("stopped")
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+@pytest.mark.parametrize("kind", ["NullProgress", "PlainProgress", "RichProgress"])
+def test_an_interrupt_that_python_lost_stops_the_next_unit(kind: str) -> None:
+    program = [sys.executable, "-c", LOST_INTERRUPT.format(kind=kind)]
+    assert subprocess.run(program, capture_output=True, text=True, check=True).stdout == "stopped\n"
+    assert subprocess.run([*program, "ignored"], capture_output=True, text=True, check=True).stdout == "went on\n"

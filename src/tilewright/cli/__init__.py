@@ -6,6 +6,8 @@ import io
 import sys
 from typing import TYPE_CHECKING
 
+from tilewright.support.interrupts import note_interrupts
+
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
@@ -15,6 +17,7 @@ AGAIN_S = 0.01
 
 def main() -> None:
     """Run the command line with the arguments of this process, and exit."""
+    note_interrupts()
     sys.unraisablehook = _interrupt_again
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -6,7 +6,8 @@
             stage.advance(note=kernel.name)
 
 The compiler is given a `Progress` and never prints. All implementations here write to the error stream, so that a command's output stays
-clean, and remove what they drew when a stage ends, by an exception or not.
+clean, and remove what they drew when a stage ends, by an exception or not. Between two units
+of a stage an interrupt is seen that Python lost.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TextIO
+
+from tilewright.support.interrupts import check_interrupt
 
 
 class Stage(Protocol):
@@ -42,7 +45,7 @@ class NullProgress:
 
 class _NullStage:
     def advance(self, count: int = 1, note: str = "") -> None:
-        return None
+        check_interrupt()
 
 
 class PlainProgress:
@@ -69,6 +72,7 @@ class _PlainStage:
         self._start = self._shown = clock()
 
     def advance(self, count: int = 1, note: str = "") -> None:
+        check_interrupt()
         self._done += count
         now = self._clock()
         if now - self._shown < self._interval:
@@ -134,6 +138,7 @@ class _BarStage:
         self._update = update
 
     def advance(self, count: int = 1, note: str = "") -> None:
+        check_interrupt()
         self._update(count, note)
 
 
