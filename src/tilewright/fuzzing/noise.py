@@ -17,7 +17,38 @@ import numpy as np
 
 from tilewright.graph.interpreter import Interpreter
 from tilewright.graph.node import Function, Operator
-from tilewright.graph.ops import Binary, Contract, Convolution, ConvolutionTranspose, Reduce, Unary, WindowReduce
+from tilewright.graph.ops import (
+    ArgReduce,
+    Binary,
+    Bitcast,
+    Block,
+    Cast,
+    Contract,
+    Convolution,
+    ConvolutionTranspose,
+    CumulativeScan,
+    Dequantize,
+    Gather,
+    GatherElements,
+    GatherNd,
+    Interleave,
+    MaxPoolIndices,
+    NonZeroIndices,
+    Quantize,
+    Reduce,
+    Repeat,
+    ReverseSequence,
+    ScatterElements,
+    ScatterNd,
+    Select,
+    Sort,
+    TopK,
+    TreeEnsemble,
+    Unary,
+    Unblock,
+    Unique,
+    WindowReduce,
+)
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
 from tilewright.graph.ops.source import BindSize, Constant, Iota, SizeValue
 from tilewright.ir import dtypes
@@ -27,29 +58,22 @@ from tilewright.support.errors import TilewrightError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 RUNS = 5
-# Operators that never round, whatever their operands.
-EXACT = (Reshape, RefineShape, Transpose, BroadcastTo, Slice, Pad, Concat, Constant, Iota, SizeValue, BindSize)
-EXACT_FUNCTIONS = frozenset(
-    [
-        "neg",
-        "abs",
-        "sign",
-        "floor",
-        "ceil",
-        "round",
-        "trunc",
-        "min",
-        "max",
-        "equal",
-        "not_equal",
-        "less",
-        "less_equal",
-        "greater",
-        "greater_equal",
-        "isnan",
-        "isinf",
-    ]
-)
+# Operators whose results are the same bits in every right compilation, given the same operands: they move, choose, order or convert.
+EXACT = (
+    Reshape, RefineShape, Transpose, BroadcastTo, Repeat, Slice, Pad, Concat, Interleave, Block, Unblock, Constant, Iota, SizeValue,
+    BindSize, Cast, Bitcast, Select, Gather, GatherElements, GatherNd, ReverseSequence, TopK, Sort, ArgReduce, MaxPoolIndices,
+    NonZeroIndices, Unique,
+)  # fmt: skip
+EXACT_FUNCTIONS = frozenset([
+    "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "min", "max", "equal", "not_equal", "less", "less_equal", "greater",
+    "greater_equal", "isnan", "isinf", "none",
+])  # fmt: skip
+# Operators that round no more than exact arithmetic needs to, so that comparing with float64 shows whether they round at all.
+SUMS = (
+    Binary, Reduce, WindowReduce, CumulativeScan, ScatterElements, ScatterNd, Contract, Convolution, ConvolutionTranspose, Dequantize,
+)  # fmt: skip
+# Operators that jump where an operand passes a threshold: errors of sums come after that.
+CHOOSING = (TreeEnsemble,)
 ARITHMETIC = frozenset(["add", "sub", "mul", "div", "reciprocal", "sqrt"])
 FUNCTION_ULPS = 8.0  # of approximated functions, with some room
 
@@ -79,7 +103,7 @@ class NoisyInterpreter(Interpreter):
             return results
         # Errors of partial sums: in whatever order terms are added, they grow with the number of terms.
         many = math.sqrt(terms(op, inputs, results))
-        noisy = [self._disturbed(x, many) if is_float(x) else x for x in inputs]
+        noisy = [self._disturbed(x, many) if is_float(x) and not isinstance(op, CHOOSING) else x for x in inputs]
         results = [np.asarray(r) for r in super()._operator(op, noisy, sizes, types)]
         size = 1.0 if getattr(op, "fn", "add") in ARITHMETIC else FUNCTION_ULPS
         return [self._disturbed(r, size) if is_float(r) else r for r in results]
@@ -110,12 +134,13 @@ def terms(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> fl
 
 def rounds(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> bool:
     """Whether the operator, on these operands, gives something else than exact arithmetic."""
-    if isinstance(op, EXACT) or (isinstance(op, (Unary, Binary, Reduce, WindowReduce)) and op.fn in EXACT_FUNCTIONS):
+    if isinstance(op, EXACT) or getattr(op, "fn", getattr(op, "reduction", "")) in EXACT_FUNCTIONS:
         return False
     if isinstance(op, Convolution) and max(op.strides) == 1 and max(inputs[1].shape[2:]) > 1 and inputs[0].dtype == np.float32:
         return True  # Winograd's transforms round where direct sums do not
-    simple = isinstance(op, (Binary, Reduce, WindowReduce)) or (isinstance(op, Unary) and op.fn in ARITHMETIC)
-    if not simple and not isinstance(op, (Contract, Convolution, ConvolutionTranspose)):
+    if isinstance(op, Quantize):  # exact where the division is
+        results = replace(op, dtype=dtypes.float32).reference(tuple(inputs))
+    elif not isinstance(op, SUMS) and not (isinstance(op, Unary) and op.fn in ARITHMETIC):
         return True
     if any(x.dtype == np.float64 for x in inputs):
         return True

@@ -169,7 +169,7 @@ def narrow_weights(f: Growth) -> None:
     parameters[axis] = -(-extent // block)
     scale = f.operand(f.among(F32, F32, dtypes.float16), parameters, lambda rng, dims: np.asarray(rng.choice([0.25, 0.5, 1.0], dims)))
     zero = [f.operand(f.among(dtypes.uint8, F32), parameters, whole_numbers(0, 8))] if f.chance(0.6) else []
-    f.put(WidenWeights(bits, axis, extent, block), (codes, scale, *zero), 300.0, True)
+    f.put(WidenWeights(bits, axis, extent, block), (codes, scale, *zero), 300.0, False)
 
 
 def suppressed(f: Growth) -> None:

@@ -1,0 +1,47 @@
+"""What the fuzzer compares: results that rounding errors decide are left out, those that they cannot change are all compared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.fuzzing.noise import expectations
+from tilewright.graph.text_parser import parse_module
+
+# Elements that are equal, halfway between integers, or at a threshold: the least error in an operand would make them jump.
+EXACT = {
+    "cast": "cast(x, dtype=int32, saturate=True)",
+    "bitcast": "bitcast(x, dtype=uint32)",
+    "sort": "sort(x, axis=0, descending=False)",
+    "top_k": "top_k(x, k=3, axis=0, largest=True)",
+    "arg_reduce": 'arg_reduce(top, fn="max", axis=0, keepdims=False, last=False)',
+    "scan": 'cumulative_scan(x, fn="sum", axis=0, exclusive=False, reverse=False)',
+    "quantize": "quantize(x, scale, axis=0, block=0, dtype=int8, saturate=True)",
+    "choice": "select(below, x, scale)",
+    "scatter": 'scatter_elements(x, i, x, axis=0, reduction="add")',
+}
+
+
+def stable(body: str, result: str) -> list[bool]:
+    """For each element of a result, whether it is compared: `x` is [0.5, 1, 1, 1.5], `scale` 1, `i` [0, 1, 1, 3]."""
+    head = "def main(x: float32[4], scale: float32[()], i: int64[4]):\n"
+    below = '    below = binary(x, scale, fn="less_equal")\n    top = binary(x, scale, fn="min")\n'
+    inputs = (np.array([0.5, 1, 1, 1.5], np.float32), np.array(1.0, np.float32), np.array([0, 1, 1, 3]))
+    (expected,) = expectations(parse_module(f"{head}{below}{body}\n    return {result}\n").main, inputs, 0)
+    assert expected is not None
+    return np.atleast_1d(expected.compared & expected.finite & (expected.allowed < 1e-4)).tolist()
+
+
+@pytest.mark.parametrize("operator", EXACT)
+def test_what_no_rounding_error_decides_is_compared(operator: str) -> None:
+    body = f"    {'v, w' if operator in ('sort', 'top_k') else 'v'} = {EXACT[operator]}"
+    if operator in ("scan", "choice", "scatter"):
+        body += "\n    w = cast(v, dtype=int32, saturate=True)"
+    assert all(stable(body, "w" if "w = " in body else "v"))
+
+
+def test_what_a_rounding_error_decides_is_not() -> None:
+    body = '    a = constant(3.0, float32[()])\n    b = binary(x, a, fn="div")\n    c = binary(b, a, fn="mul")\n'
+    assert stable(body + "    v = cast(c, dtype=int32, saturate=True)", "v") == [True, False, False, True]
+    body += "    two = constant(2.0, float32[()])\n    v = quantize(c, two, axis=0, block=0, dtype=int8, saturate=True)"
+    assert stable(body, "v") == [True, False, False, True]
