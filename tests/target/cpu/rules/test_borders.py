@@ -107,6 +107,16 @@ def test_taps_that_share_inputs_leave_them_registers(taps: int, width: int) -> N
     assert rows * vectors <= 21
 
 
+@pytest.mark.parametrize(("taps", "stride"), [(4, 2), (8, 4), (10, 5), (16, 8)])
+def test_taps_that_are_the_whole_reduction_are_unrolled_once(taps: int, stride: int) -> None:
+    """One channel: the loop over taps at the border is the one whose steps an iteration takes several of."""
+    m = plain(Window((taps,), (stride,), (1,), (taps // 2,), (taps // 2,)), 1, 32, (801,))
+    agrees(m, "x86-64-v4", (1, 1, 801))
+    space = Space()
+    schedule_kernel(kernel_of(m), frozenset({1}), named_machine("x86-64-v4"), space=space)
+    assert not space.given_up
+
+
 def test_the_space_says_what_a_copy_costs() -> None:
     kernel = kernel_of(blocked(WINDOWS["3x3 by 2"], 16, 1, (28, 28)))
     space = Space()

@@ -86,15 +86,15 @@ def _tile_loops(
     s, loops = split_tile(s, name, tile)
     outer, tiles, reduced, panel = loops.outer, loops.tiles, list(loops.reduced), loops.tiles[0]
     rest = [it for it in spatial(block) if it not in (tile.vector, tile.beyond, tile.row)]
+    bordered = tile.border.taps if tile.border is not None else None
     words: list[str] = []
     if tile.narrow is not None and tile.narrow.runs is not None and partial is None:
         along = dict(zip([it.var for it in reductions(block)], reduced, strict=True))[tile.narrow.runs.along.var]
         s, parts = s.split(along, tile.narrow.runs.factors)
         reduced = [*(loop for loop in reduced if loop != along), *parts]
         words = [parts[-1]] if tile.narrow.runs.word > 1 else []
-    elif tile.narrow is None and len(reduced) == 1:
+    elif tile.narrow is None and len(reduced) == 1 and bordered is None:  # which is unrolled as it is
         s, reduced[0], words = unroll_steps(s, name, reduced[0], (tile.rows, tile.vectors), space)
-    bordered = tile.border.taps if tile.border is not None else None
     if not outer and packing is None:
         free = len(tiles) - (bordered is not None)  # then the loop over the tiles of a row stays inside
         s, outer, tiles = block_rows(s, name, tile.broadcast.attr, tile.panel.attr, tiles, free, machine, space)
