@@ -18,6 +18,7 @@ from tilewright.ir.types import tensor
 from tilewright.kernel.builder import KernelBuilder, StmtBuilder, Tensor
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, Kernel, Let, LoopKind, Stmt, Store, seq
+from tilewright.kernel.schedule import Schedule
 from tilewright.support.errors import VerifyError
 
 N = size("N")
@@ -46,6 +47,16 @@ def test_reduction_with_derived_size(check: bool) -> None:
     (y,) = interpret(reduction(), [x], check=check)
     np.testing.assert_array_equal(y, x.sum(1))
     assert y.dtype == np.float32
+
+
+def test_an_empty_reduction_gives_its_identity() -> None:
+    """In the form with blocks, in whatever order their loops are, as after lowering."""
+    k = size("K", 0)
+    b = KernelBuilder("total")
+    x = b.input("x", F32, (3, k))
+    kernel = b.finish((b.reduce("y", (3,), (k,), lambda i, r: x[i, r], "max"),))
+    for s in (Schedule.of(kernel), Schedule.of(kernel).reorder("k", "i")):
+        np.testing.assert_array_equal(interpret(s.kernel, [np.zeros((3, 0), np.float32)], {k: 0})[0], np.full(3, -np.inf))
 
 
 def test_parallel_spatial_and_vectorized_reduction_are_no_races() -> None:

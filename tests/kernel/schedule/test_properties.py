@@ -12,13 +12,16 @@ from tilewright.ir.expr import size
 from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.schedule import Schedule, Trace, replay
 
-M, N = size("m", 1), size("n", 1)
+M, N, EMPTY = size("m", 1), size("n", 1), size("e", 0)
 SYMBOLIC = {
     "elementwise": (lambda: elementwise(M, N), {"m": 3, "n": 7}),
     "matmul": (lambda: matmul(M, 4, N), {"m": 5, "n": 6}),
     "softmax": (lambda: softmax(M, N), {"m": 3, "n": 5}),
     "stencil": (lambda: stencil(N + 2), {"n": 9}),
     "scaled_product": (lambda: scaled_product(M, 4, N), {"m": 2, "n": 3}),
+    "elementwise, empty": (lambda: elementwise(M, EMPTY), {"m": 3, "e": 0}),
+    "matmul, empty sums": (lambda: matmul(M, EMPTY, N), {"m": 3, "e": 0, "n": 5}),
+    "scaled_product, empty sums": (lambda: scaled_product(M, EMPTY, N), {"m": 3, "e": 0, "n": 4}),
 }
 
 

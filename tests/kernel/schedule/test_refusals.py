@@ -45,6 +45,7 @@ CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
     (matmul, lambda s: s.split("i", (None, None)), "are no factors"),
     (matmul, lambda s: s.parallel("i").split("i", 2), "'i' is parallel"),
     (matmul, lambda s: s.fuse("i", "k"), "'k' is not the only thing in 'i'"),
+    (lambda: matmul(6, size("e", 0), 5), lambda s: s.fuse("i_1", "k"), "would not initialise its results where 'k' has no iterations"),
     (matmul, lambda s: s.reorder("i", "i_2"), "'i_2' is not perfectly nested in 'i'"),
     (matmul, lambda s: s.parallel("k"), "block 'C' reduces over 'k'"),
     (matmul, lambda s: s.reorder("k", "i_1").vectorize("k"), "block 'C' reduces over 'k'"),
