@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tilewright.fuzzing.cases import Case, How, run_case
-from tilewright.fuzzing.plain_steps import draw
+from tilewright.fuzzing.generator import draw
 from tilewright.graph.text_parser import parse_module
 from tilewright.ir.traverse import evaluate_int, free_vars
 

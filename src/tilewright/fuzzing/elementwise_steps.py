@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.fuzzing.generator import MAX_RANK, Known
 from tilewright.fuzzing.growth import FLOATS, INTEGERS, MOST_ELEMENTS, ZERO, Growth, elements, elements_of, full_range, never_empty
-from tilewright.fuzzing.plain_steps import MAX_RANK, Known
 from tilewright.graph.node import Value
 from tilewright.graph.ops import (
     Binary,

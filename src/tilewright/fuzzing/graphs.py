@@ -13,9 +13,9 @@ from tilewright.fuzzing import model_steps as m
 from tilewright.fuzzing import plain_steps as plain
 from tilewright.fuzzing import special_steps as s
 from tilewright.fuzzing import structured_steps as t
+from tilewright.fuzzing.generator import Generator
 from tilewright.fuzzing.growth import Array, Growth, Unsuitable, input_array
 from tilewright.fuzzing.model_parts import grow_part
-from tilewright.fuzzing.plain_steps import Generator
 from tilewright.graph.node import Function, Parameter, Value, walk_nodes
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes

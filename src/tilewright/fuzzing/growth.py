@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tilewright.fuzzing.plain_steps import Generator, Known, draw
+from tilewright.fuzzing.generator import Generator, Known, draw
 from tilewright.graph.node import Operator, Parameter, Value
 from tilewright.graph.ops import constant
 from tilewright.ir import dtypes

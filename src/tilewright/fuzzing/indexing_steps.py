@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.fuzzing.elementwise_steps import floating, integral
+from tilewright.fuzzing.generator import MAX_RANK, Known
 from tilewright.fuzzing.growth import ONE, ZERO, Growth, elements, elements_of, never_empty, whole_numbers
-from tilewright.fuzzing.plain_steps import MAX_RANK, Known
 from tilewright.graph.node import Function, GraphBuilder, Parameter, Value
 from tilewright.graph.ops import (
     Binary,

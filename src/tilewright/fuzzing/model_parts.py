@@ -17,8 +17,8 @@ import numpy as np
 from tilewright.accuracy.validate import JUMPING, JUMPS
 from tilewright.frontend.onnx.importer import import_model
 from tilewright.frontend.onnx.loader import load_model
+from tilewright.fuzzing.generator import Generator, Known, draw
 from tilewright.fuzzing.growth import MOST_ELEMENTS, Array, Draw, Growth, elements_of
-from tilewright.fuzzing.plain_steps import Generator, Known, draw
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, Node, Operator, Parameter, Value, map_operator, walk_nodes
 from tilewright.graph.ops import Binary, Constant, Reduce, Unary, WindowReduce, constant

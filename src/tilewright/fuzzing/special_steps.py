@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.fuzzing.generator import Known
 from tilewright.fuzzing.growth import (
     MOST_ELEMENTS,
     Array,
@@ -16,7 +17,6 @@ from tilewright.fuzzing.growth import (
     static_dims,
     whole_numbers,
 )
-from tilewright.fuzzing.plain_steps import Known
 from tilewright.graph.node import Value
 from tilewright.graph.ops import (
     Binary,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.fuzzing.elementwise_steps import floating
+from tilewright.fuzzing.generator import Known
 from tilewright.fuzzing.growth import MOST_ELEMENTS, ONE, Growth, elements, elements_of, never_empty, positive
-from tilewright.fuzzing.plain_steps import Known
 from tilewright.graph.node import Value
 from tilewright.graph.ops import (
     ArgReduce,
