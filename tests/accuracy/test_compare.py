@@ -22,7 +22,7 @@ from tilewright.kernel.nodes import Store, map_stmt, with_fields
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.schedule import PRIMITIVES
 from tilewright.plan import placing
-from tilewright.support.errors import InputError, SettingsError, UnsupportedOperatorError
+from tilewright.support.errors import InputError, SettingsError
 from tilewright.target.cpu import groups
 
 
@@ -192,7 +192,8 @@ def test_tensors_in_one_place_are_found(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.culprit.kind == "plan"
 
 
-def test_kernels_inside_of_control_flow_are_listed_and_not_compared() -> None:
+def loop_model() -> onnx.ModelProto:
+    """n turns of tanh, and an exponential behind them."""
     body = helper.make_graph(
         [helper.make_node("Tanh", ["a"], ["b"], "inner"), helper.make_node("Identity", ["c"], ["d"])],
         "body",
@@ -205,20 +206,107 @@ def test_kernels_inside_of_control_flow_are_listed_and_not_compared() -> None:
     nodes = [helper.make_node("Loop", ["n", "", "x"], ["y"], body=body), helper.make_node("Exp", ["y"], ["z"], "outer")]
     inputs = [helper.make_tensor_value_info("n", TensorProto.INT64, []), helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])]
     graph = helper.make_graph(nodes, "loop", inputs, [helper.make_tensor_value_info("z", TensorProto.FLOAT, [4])])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    found = tw.compare(model, {"n": np.asarray(3)})
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_kernels_inside_of_control_flow_are_compared_at_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tw.compare(loop_model(), {"n": np.asarray(3)})
     assert found.ok, str(found)
-    compared = {row.nodes: row.error is not None for row in found.kernels}
-    assert any(not done and any("inner" in node for node in nodes) for nodes, done in compared.items())
-    assert any(done and any("outer" in node for node in nodes) for nodes, done in compared.items())
+    calls = {node: row.calls for row in found.kernels for node in row.nodes if row.error is not None}
+    assert {name: n for node, n in calls.items() for name in ("inner", "outer") if name in node} == {"inner": 3, "outer": 1}
+    idle = tw.compare(loop_model(), {"n": np.asarray(0)})
+    assert any(row.error is None and row.calls == 0 for row in idle.kernels)
+    original = groups.generate
+    monkeypatch.setattr(groups, "generate", lambda *a, **k: original(*a, **k).replace(" fdiv ", " fmul "))
+    wrong = tw.compare(loop_model(), {"n": np.asarray(3)}, bisect=True)
+    assert wrong.first is not None
+    assert any("inner" in node for node in wrong.first.nodes)
+    assert wrong.culprit is not None
+    assert wrong.culprit.kind == "kernel"
 
 
-def test_models_of_strings_are_refused() -> None:
-    node = helper.make_node("StringConcat", ["s", "s"], ["t"])
-    infos = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in "st"]
-    model = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:]), opset_imports=[helper.make_opsetid("", 20)])
-    with pytest.raises(UnsupportedOperatorError, match="tensors of numbers"):
-        tw.compare(model)
+def test_errors_of_one_kernel_are_not_those_of_the_kernels_behind_it(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = groups.generate
+    monkeypatch.setattr(groups, "generate", lambda *a, **k: original(*a, **k).replace(" fdiv ", " fmul "))
+    found = tw.compare(model)
+    assert 0 < sum(not row.ok for row in found.kernels) < len(found.kernels)
+    assert all("Div" in str(row.nodes) or "Sigmoid" in str(row.nodes) for row in found.kernels if not row.ok)
+
+
+def chaotic() -> onnx.ModelProto:
+    """y = 2^20 (x + w - w'), where w and w' are sums of the same terms: what is left over is rounding alone."""
+    weights = onnx.numpy_helper.from_array(np.random.default_rng(0).standard_normal((256, 4)).astype(np.float32), "w")
+    scale = onnx.numpy_helper.from_array(np.asarray(2.0**20, np.float32), "scale")
+    last = onnx.numpy_helper.from_array(np.asarray([1]), "last")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], "sums"),
+        helper.make_node("Unsqueeze", ["x", "axis"], ["column"], "column"),
+        helper.make_node("Mul", ["column", "w"], ["terms"], "terms"),
+        helper.make_node("ReduceSum", ["terms", "last"], ["again"], "again", keepdims=0),
+        helper.make_node("Sub", ["m", "again"], ["d"], "rest"),
+        helper.make_node("Mul", ["d", "scale"], ["y"], "magnified"),
+    ]
+    axis = onnx.numpy_helper.from_array(np.asarray([2]), "axis")
+    infos = [helper.make_tensor_value_info(*v) for v in (("x", TensorProto.FLOAT, [8, 256]), ("y", TensorProto.FLOAT, [8, 4]))]
+    graph = helper.make_graph(nodes, "chaotic", infos[:1], infos[1:], [weights, scale, last, axis])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_what_rounding_errors_do_to_the_model_is_no_difference() -> None:
+    found = tw.compare(chaotic())
+    assert found.ok, str(found)
+    (output,) = found.outputs
+    assert output.rounding
+    assert output.error is not None
+    assert output.error.relative > output.tolerance
+    assert found.drift is not None
+    assert "as rounding errors make it" in str(found)
+    assert not tw.compare(chaotic(), tolerance=1e-3).ok  # who names a tolerance means it
+
+
+def words() -> onnx.ModelProto:
+    """Words in capitals, and a sequence of how often each of two stands in a row and of twice that."""
+    nodes = [
+        helper.make_node("StringNormalizer", ["words"], ["upper"], case_change_action="UPPER", locale="C"),
+        helper.make_node(
+            "TfIdfVectorizer", ["upper"], ["counts"], mode="TF", min_gram_length=1, max_gram_length=1, max_skip_count=0,
+            ngram_counts=[0], ngram_indexes=[0, 1], pool_strings=["YES", "NO"],
+        ),
+        helper.make_node("Add", ["counts", "counts"], ["twice"], "twice"),
+        helper.make_node("SequenceConstruct", ["counts", "twice"], ["both"]),
+    ]  # fmt: skip
+    both = helper.make_value_info("both", helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [None])))
+    outputs = [helper.make_tensor_value_info("upper", TensorProto.STRING, [None]), both]
+    graph = helper.make_graph(nodes, "words", [helper.make_tensor_value_info("words", TensorProto.STRING, ["n"])], outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_programs_are_compared_part_by_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = {"words": np.asarray(["yes", "no", "yes"], object)}
+    tw.compile(words(), cache=False, progress="none").save(tmp_path / "words.tw")
+    for against in ("reference", "onnxruntime", str(tmp_path / "words.tw")):
+        found = tw.compare(words(), given, against=against)
+        assert found.ok, str(found)
+        assert [row.name for row in found.outputs] == ["upper", "both[0]", "both[1]"]
+        assert [(row.part, row.calls) for row in found.kernels] == [(0, 1)]
+        assert found.kernels[0].error is not None
+    with pytest.raises(InputError, match="cannot be drawn"):
+        tw.compare(words())
+    original = groups.generate
+    monkeypatch.setattr(groups, "generate", lambda *a, **k: original(*a, **k).replace(" fadd ", " fsub "))
+    wrong = tw.compare(words(), given, bisect=True, bundle=tmp_path / "bundle")
+    assert not wrong.ok
+    assert [row.name for row in wrong.outputs if not row.ok] == ["both[1]"]
+    assert wrong.culprit is not None
+    assert wrong.culprit.kind == "kernel"
+    assert (tmp_path / "bundle" / "inputs.npz").is_file()
+
+
+def test_a_fault_of_a_pass_in_a_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "simplify_graph", slightly_off(compiler.simplify_graph))
+    found = tw.compare(words(), {"words": np.asarray(["yes", "no", "yes"], object)}, bisect=True)
+    assert found.culprit is not None
+    assert (found.culprit.kind, found.culprit.name) == ("pass", "simplify")
 
 
 @pytest.mark.parametrize("bad", range(1, 9))

@@ -20,12 +20,12 @@ from tilewright.support.errors import InputError
 def words(tmp_path: Path) -> Path:
     """Words in capitals, and how often each of two stands in a row; the counts are doubled by compiled code."""
     nodes = [
-        helper.make_node("StringNormalizer", ["words"], ["upper"], case_change_action="UPPER"),
+        helper.make_node("StringNormalizer", ["words"], ["upper"], case_change_action="UPPER", locale="C"),
         helper.make_node(
             "TfIdfVectorizer", ["upper"], ["counts"], mode="TF", min_gram_length=1, max_gram_length=1, max_skip_count=0,
             ngram_counts=[0], ngram_indexes=[0, 1], pool_strings=["YES", "NO"],
         ),
-        helper.make_node("Add", ["counts", "counts"], ["twice"]),
+        helper.make_node("Add", ["counts", "counts"], ["twice"], "twice"),
         helper.make_node("SequenceConstruct", ["counts", "twice"], ["both"]),
     ]  # fmt: skip
     both = helper.make_value_info("both", helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [None])))
@@ -70,8 +70,36 @@ def test_compile_and_check_know_programs(cli: Callable[..., Result], answer: Cal
     assert "words: string[n]" in cli("compile", words, "-o", "words.tw").output
 
 
-@pytest.mark.parametrize("command", ["bench", "profile"])
-def test_other_commands_say_what_takes_them(cli: Callable[..., Result], words: Path, command: str) -> None:
-    result = cli(command, words)
-    assert result.exit_code == InputError.exit_code
-    assert "tilewright run" in result.output
+@pytest.fixture
+def given(words: Path) -> str:
+    (words.parent / "words.json").write_text('["yes", "no"]')
+    return f"words={words.parent / 'words.json'}"
+
+
+def test_bench_measures_programs(answer: Callable[..., Any], words: Path, given: str) -> None:
+    (result,) = answer("bench", words, "--input", given, "--rounds", 2, "--threads", 1, "--against", "onnxruntime")["results"]
+    ours, theirs = result["runtimes"]
+    assert ours["median_seconds"] > 0
+    assert theirs["max_relative_error"] == 0
+
+
+def test_profile_shows_the_kernels_of_each_part(cli: Callable[..., Result], answer: Callable[..., Any], words: Path, given: str) -> None:
+    found = answer("profile", words, "--input", given, "--repeat", 2)
+    (part,) = found["parts"]
+    assert (part["part"], part["calls"], len(part["kernels"])) == (0, 1, 1)
+    assert found["total_seconds"] >= part["plain_seconds"]
+    assert "part 0" in cli("profile", words, "--input", given, "--repeat", 2).output
+    assert cli("profile", words, "--input", given, "--html", "p.html").exit_code == 2
+
+
+def test_compare_shows_the_kernels_of_each_part(cli: Callable[..., Result], words: Path, given: str) -> None:
+    shown = cli("compare", words, "--input", given)
+    assert shown.exit_code == 0, shown.output
+    assert "both[1]" in shown.output
+    assert "part 0" in shown.output
+
+
+def test_inspect_shows_the_parts(cli: Callable[..., Result], answer: Callable[..., Any], words: Path) -> None:
+    assert "add" in answer("inspect", words)["optimised"]
+    assert "twice" in cli("inspect", words, "--list").output
+    assert cli("inspect", words, "--stage", "llvm").exit_code == 0

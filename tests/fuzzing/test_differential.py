@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright.accuracy.rounding_noise import disagreement, expectations
 from tilewright.fuzzing import cases
 from tilewright.fuzzing.cases import Case, How, Outcome, Recipe, case_of, read_case, run_case, write_case
 from tilewright.fuzzing.generator import draw
 from tilewright.fuzzing.graphs import STEPS, grow
-from tilewright.fuzzing.noise import disagreement, expectations
 from tilewright.fuzzing.shrink import shrink
 from tilewright.fuzzing.worker import Worker
 from tilewright.graph.node import walk_nodes

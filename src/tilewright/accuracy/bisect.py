@@ -1,9 +1,9 @@
 """Finding what makes a result wrong: a graph pass, a kernel, a step of its schedule.
 
 Passes: the graph after each is run operator by operator in NumPy; the first whose results differ from those of the imported graph is at
-fault. Kernels: one that differs is compiled alone and run on what it should have been given, so that it does not answer for others.
-Schedules: the kernel is compiled with ever fewer instructions of its trace. Each search halves what is left, and so takes for granted that
-what is wrong stays wrong.
+fault. Kernels: one that differs is compiled alone and run on what it was given. Schedules: the kernel is compiled with ever fewer
+instructions of its trace. These searches halve what is left, and so take for granted that what is wrong stays wrong. Groups: one that is
+wrong without a schedule is compiled up to each of its operators, in order. What differs, and what is rounding, `judge.py` says.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.accuracy.errors import error_of, tolerance_of
+import numpy as np
+
+from tilewright.accuracy.errors import kernel_tolerance
+from tilewright.accuracy.judge import judge_of_module
 from tilewright.accuracy.kernels import Traced
 from tilewright.compiler import Compiled, compile_optimised, optimise
 from tilewright.graph.interpreter import interpret
-from tilewright.graph.node import Function, GraphBuilder, Module, Node, Parameter, Value
+from tilewright.graph.node import Function, GraphBuilder, Module, Node, Parameter, Value, walk_nodes
 from tilewright.graph.ops import Constant, Fused
 from tilewright.graph.text import format_module
 from tilewright.kernel.schedule.given import GivenSchedule, GivenSchedules, kernel_hash
@@ -57,28 +60,33 @@ def find_culprit(
     compiled: Compiled,
     traced: Sequence[Traced],
     inputs: Sequence[Array],
+    found: Sequence[Array],
     tolerance: float | None,
-    kernels_differ: bool,
 ) -> Culprit:
-    """What makes the compiled model wrong on these inputs: `kernels_differ` where a kernel is seen to."""
-    if not kernels_differ:
-        return wrong_pass(imported, machine, settings, inputs, tolerance)
+    """What makes the compiled model wrong on these inputs. found: the outputs that it gives."""
     alone: list[str] = []
     for each in traced:
-        if each.group is None or agree(each.found, each.expected, tolerance):
+        if each.group is None or not each.found:
             continue
-        given = operands(compiled.module, each.group, inputs)
-        if not agree(run_alone(each.group, given, machine, settings, None), each.expected, tolerance):
-            return wrong_schedule(each, given, machine, settings, tolerance)
+        try:
+            if not right_alone(each, machine, settings, None, tolerance):
+                return wrong_schedule(each, machine, settings, tolerance)
+        except TilewrightError as error:  # a size of a loop that no operand shows
+            return Culprit("kernel", each.name, f"{wrong_of(each)}; it cannot be compiled alone: {error.what}")
         alone.append(each.name)
-    about = f"{alone[0] if alone else 'a kernel'} is right when it runs alone: what it reads was overwritten, or not yet written"
+    overwritten = next((f"{each.name}: {each.overwritten}" for each in traced if each.overwritten), "")
+    if not alone and not overwritten:
+        return wrong_pass(imported, machine, settings, compiled, inputs, found, tolerance)
+    about = overwritten or f"{alone[0]} is right when it runs alone: its operands, results and working memory lie on each other"
+    return wrong_plan(compiled, about)
+
+
+def wrong_plan(compiled: Compiled, about: str) -> Culprit:
     return Culprit("plan", "memory and order", about, (("optimised.txt", format_module(compiled.module, origins=True)),))
 
 
-def agree(found: Sequence[Array], expected: Sequence[Array], tolerance: float | None) -> bool:
-    """Whether all results are within tolerance."""
-    pairs = zip(found, expected, strict=True)
-    return all(error_of(f, e).relative <= (tolerance_of(e.dtype) if tolerance is None else tolerance) for f, e in pairs)
+def wrong_of(each: Traced) -> str:
+    return "" if each.verdict is None else each.verdict.wrong
 
 
 def first_bad(count: int, good: Callable[[int], bool]) -> int:
@@ -90,20 +98,35 @@ def first_bad(count: int, good: Callable[[int], bool]) -> int:
     return high
 
 
-def wrong_pass(imported: Module, machine: Machine, settings: Settings, inputs: Sequence[Array], tolerance: float | None) -> Culprit:
+def wrong_pass(
+    imported: Module,
+    machine: Machine,
+    settings: Settings,
+    compiled: Compiled,
+    inputs: Sequence[Array],
+    found: Sequence[Array],
+    tolerance: float | None,
+) -> Culprit:
     """The first graph pass after which the graph means something else."""
     stages: list[tuple[str, Module]] = [("import", imported)]
     optimise(imported, machine, settings, lambda name, module: stages.append((name, module)))
-    expected = interpret(imported, inputs)
+    judge = judge_of_module(imported, inputs, interpret(imported, inputs))
+
+    def agrees(results: Sequence[Array]) -> bool:
+        return all(verdict.ok for verdict in judge(results, None, tolerance))
 
     def good(number: int) -> bool:
+        if stages[number][1] is stages[number - 1][1]:  # a pass that changed nothing
+            return number == 0 or good(number - 1)
         try:
-            return agree(interpret(stages[number][1], inputs), expected, tolerance)
+            return agrees(interpret(stages[number][1], inputs))
         except TilewrightError:  # a graph that cannot be run any more
             return False
 
     last = len(stages) - 1
     if good(last):
+        if not agrees(found):
+            return wrong_plan(compiled, "kernels and graph are right, the outputs are not: the order of steps, copies, or the entry")
         about = "graph and kernels agree with the model's operators in NumPy: the other account differs from both"
         return Culprit("importer", "import", about, (("imported.txt", format_module(imported, origins=True)),))
     number = first_bad(last, good)
@@ -111,12 +134,6 @@ def wrong_pass(imported: Module, machine: Machine, settings: Settings, inputs: S
     before = stages[number - 1]
     texts = ((f"before_{name}.txt", format_module(before[1], origins=True)), (f"after_{name}.txt", format_module(module, origins=True)))
     return Culprit("pass", name, f"the graph means something else after it ({number} of {last}; the one before is {before[0]})", texts)
-
-
-def operands(module: Module, group: Node, inputs: Sequence[Array]) -> list[Array]:
-    """What a group is given, as the graph says, without constants."""
-    wanted = tuple(value for value in group.inputs if not isinstance(value.op, Constant))
-    return interpret(Function("operands", module.main.params, wanted), inputs)
 
 
 def alone(group: Node) -> Module:
@@ -142,7 +159,27 @@ def run_alone(group: Node, given: Sequence[Array], machine: Machine, settings: S
     return list(executable.run(dict(zip(module.input_names, given, strict=True))).values())
 
 
-def wrong_schedule(each: Traced, given: Sequence[Array], machine: Machine, settings: Settings, tolerance: float | None) -> Culprit:
+def right_alone(each: Traced, machine: Machine, settings: Settings, schedules: GivenSchedules | None, tolerance: float | None) -> bool:
+    """Whether a kernel gives what it should when it is compiled alone and given what it was given."""
+    if each.group is None:
+        raise TypeError(f"{each.name} is the kernel of no group")
+    return right(each.group, each.given, each.expected, machine, settings, schedules, tolerance)
+
+
+def right(
+    group: Node,
+    given: Sequence[Array],
+    expected: Sequence[Array],
+    machine: Machine,
+    settings: Settings,
+    schedules: GivenSchedules | None,
+    tolerance: float | None,
+) -> bool:
+    judge = judge_of_module(alone(group), given, expected, kernel_tolerance)
+    return all(verdict.ok for verdict in judge(run_alone(group, given, machine, settings, schedules), None, tolerance))
+
+
+def wrong_schedule(each: Traced, machine: Machine, settings: Settings, tolerance: float | None) -> Culprit:
     """The instruction of a kernel's schedule that makes it wrong, or the kernel where none does."""
     group = each.group
     if group is None or not isinstance(group.op, Fused):
@@ -155,20 +192,52 @@ def wrong_schedule(each: Traced, given: Sequence[Array], machine: Machine, setti
     def good(count: int) -> bool:
         schedules = GivenSchedules({key: GivenSchedule(each.name, None, Trace(steps[:count]))})
         try:
-            return agree(run_alone(group, given, machine, settings, schedules), each.expected, tolerance)
+            return right_alone(each, machine, settings, schedules, tolerance)
         except TilewrightError:  # no code can be made of this much of the schedule: nothing is said by that
             return True
 
     nodes = ", ".join(each.nodes[:3]) or each.name
-    arrays = tuple((f"operand{i}", array) for i, array in enumerate(given)) + tuple(
-        (f"expected{i}", a) for i, a in enumerate(each.expected)
-    )
+    arrays = tuple((f"operand{i}", a) for i, a in enumerate(each.given)) + tuple((f"expected{i}", a) for i, a in enumerate(each.expected))
     texts = [("kernel.txt", format_kernel(code.defined)), ("schedule.py", code.schedule.trace.to_python()), ("kernel.ll", code.ir)]
     if settings.opt_level < 3 or not steps or not good(0):
-        about = f"wrong also without a schedule, for {nodes}: its definition, lowering or code generation"
-        return Culprit("kernel", each.name, about, tuple(texts), arrays)
+        about = f"wrong also without a schedule, for {nodes}{operator_at_fault(each, machine, settings, tolerance)}"
+        return Culprit("kernel", each.name, f"{about}: its definition, lowering or code generation", tuple(texts), arrays)
     number = first_bad(len(steps), good)
     step = steps[number - 1]
     about = f"instruction {number} of {len(steps)} of the schedule of {each.name}, for {nodes}: {step.name}({', '.join(step.args)})"
     texts += [("right.py", Trace(steps[: number - 1]).to_python()), ("wrong.py", Trace(steps[:number]).to_python())]
     return Culprit("schedule", step.name, about, tuple(texts), arrays)
+
+
+def operator_at_fault(each: Traced, machine: Machine, settings: Settings, tolerance: float | None) -> str:
+    """Which operator of a fused group makes it wrong: the first one up to which the group gives something else, and whether that one is
+    wrong in a kernel of its own or only together with what it is fused with. Words to add; none for a group of one operator."""
+    group = each.group
+    if group is None or not isinstance(group.op, Fused):
+        return ""
+    body = group.op.body
+    nodes = [node for node in walk_nodes(body.results) if not isinstance(node.op, (Parameter, Constant))]
+    if len(nodes) < 2:
+        return ""
+    operands = iter(each.given)
+    arrays = [np.asarray(v.op.reference(())[0]) if isinstance(v.op, Constant) else next(operands) for v in group.inputs]
+    values = dict.fromkeys(value for node in nodes for value in (*node.inputs, *node.values))
+    known = dict(zip(values, interpret(Function("values", body.params, tuple(values)), arrays), strict=True))
+
+    def good(part: Node, given: Sequence[Array], results: Sequence[Value]) -> bool:
+        try:
+            return right(part, given, [known[value] for value in results], machine, settings, None, tolerance)
+        except TilewrightError:  # not everything that can be computed inside of a group can be its result
+            return True
+
+    for node in nodes:
+        part = Function(body.name, body.params, node.values)
+        if good(GraphBuilder().emit(Fused(part), *group.inputs, origin=group.origin)[0].node, each.given, node.values):
+            continue
+        g = GraphBuilder()
+        own = {value: g.one(Parameter(f"operand{i}", value.type)) for i, value in enumerate(dict.fromkeys(node.inputs))}
+        single = Function(body.name, tuple(own.values()), g.emit(node.op, *(own[value] for value in node.inputs)))
+        outer = [g.one(Parameter(f"outer{i}", value.type)) for i, value in enumerate(own)]
+        fine = good(g.emit(Fused(single), *outer)[0].node, [known[value] for value in own], node.values)
+        return f", from {node.origin or node.op.name} on, which is {'right' if fine else 'wrong also'} in a kernel of its own"
+    return ", of whose operators each is right"

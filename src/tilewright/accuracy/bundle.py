@@ -6,11 +6,13 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import tilewright
 from tilewright.accuracy.bisect import Culprit
 from tilewright.runtime.arrays import write_arrays
-from tilewright.runtime.specs import Array
 
 README = """{what}
 
@@ -24,10 +26,14 @@ To see it again:
 """
 
 
-def write_bundle(folder: Path, culprit: Culprit, inputs: Mapping[str, Array], model: str, again: str = "") -> Path:
+def write_bundle(folder: Path, culprit: Culprit, inputs: Mapping[str, Any], model: str, again: str = "") -> Path:
     """Write the folder; its path. `again`: the command that shows it again, if it is not `compare`. OSError when it cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_arrays(folder / "inputs.npz", inputs)
+    write_arrays(folder / "inputs.npz", {name: value for name, value in inputs.items() if isinstance(value, np.ndarray)})
+    others = {name: value for name, value in inputs.items() if not isinstance(value, np.ndarray)}
+    for name, value in others.items():  # sequences, optionals, maps
+        (folder / f"{name}.json").write_text(json.dumps(value, default=lambda array: array.tolist()), encoding="utf-8")
+    given = " ".join(["--input inputs.npz", *(f"--input {name}={name}.json" for name in others)])
     if culprit.arrays:
         write_arrays(folder / "operands.npz", dict(culprit.arrays))
     for name, text in culprit.texts:
@@ -35,6 +41,6 @@ def write_bundle(folder: Path, culprit: Culprit, inputs: Mapping[str, Array], mo
     facts = {"culprit": culprit.to_json(), "model": model, "tilewright": tilewright.__version__, "command": sys.argv}
     (folder / "report.json").write_text(json.dumps(facts, indent=2), encoding="utf-8")
     (folder / "README.txt").write_text(
-        README.format(what=culprit, again=again or f"tilewright compare {model} --input inputs.npz --bisect"), encoding="utf-8"
+        README.format(what=culprit, again=again or f"tilewright compare {model} {given} --bisect"), encoding="utf-8"
     )
     return folder

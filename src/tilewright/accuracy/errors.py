@@ -28,6 +28,7 @@ class Error:
 APART = Error(math.inf, math.inf, math.inf, 0.0)
 TOLERANCES = {"float16": 2e-2, "bfloat16": 5e-2}  # by dtype, of the relative error; integers and booleans must be equal
 DEFAULT_TOLERANCE = 1e-3
+KERNEL_ULPS = 64.0  # of the greatest result of a kernel; sums of some thousand terms stay below a tenth of it
 
 
 def tolerance_of(dtype: np.dtype[Any]) -> float:
@@ -35,6 +36,12 @@ def tolerance_of(dtype: np.dtype[Any]) -> float:
     if dtype.kind in "biuOU":
         return 0.0
     return TOLERANCES.get(dtype.name, DEFAULT_TOLERANCE)
+
+
+def kernel_tolerance(dtype: np.dtype[Any]) -> float:
+    """The relative error that is taken for rounding without a closer look where one kernel is given what its reference is given."""
+    eps = {"float32": 2.0**-23, "float64": 2.0**-52}.get(dtype.name, math.inf)
+    return min(KERNEL_ULPS * eps, tolerance_of(dtype))
 
 
 def error_of(found: Array, expected: Array) -> Error:
@@ -59,6 +66,17 @@ def error_of(found: Array, expected: Array) -> Error:
         cosine = float(np.abs(np.vdot(a, b)) / lengths) if lengths else float(worst == 0.0)
         relative = worst / greatest if greatest else (0.0 if worst == 0.0 else math.inf)
         return Error(worst, relative, _ulps(difference, np.abs(b), greatest, expected.dtype), min(cosine, 1.0))
+
+
+def share_beyond(found: Array, expected: Array, tolerance: float) -> float:
+    """The share of elements that are farther off than `tolerance` times the greatest magnitude expected; 1 for another shape."""
+    if found.shape != expected.shape or expected.dtype.kind in "OU":
+        return 1.0
+    with np.errstate(all="ignore"):
+        a, b = found.astype(np.float64), expected.astype(np.float64)
+        greatest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
+        near = (np.abs(a - b) <= tolerance * greatest) | (a == b) | (np.isnan(a) & np.isnan(b))
+    return float(np.mean(~near)) if near.size else 0.0
 
 
 def _ulps(difference: Array, magnitude: Array, greatest: float, dtype: np.dtype[Any]) -> float:

@@ -4,7 +4,7 @@
 
 The optimised graph is run operator by operator in NumPy on random inputs, at several values of its sizes. Where it reaches a group, the
 group's kernel runs on the same operands: of the right dtypes, with indices in range, as they come up in the model, also in the bodies of
-loops and branches. So a kernel is judged by itself, and what is wrong before it does not hide it.
+loops and branches. So a kernel is judged by itself (`judge.py`), and what is wrong before it does not hide it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.accuracy.bisect import wrong_schedule
-from tilewright.accuracy.errors import error_of, tolerance_of
+from tilewright.accuracy.judge import judge_of_node
 from tilewright.accuracy.kernels import Traced
 from tilewright.compiler import Compiled, constant_offsets
 from tilewright.graph.interpreter import Interpreter, Sizes
-from tilewright.graph.node import Module, Node, walk_nodes
-from tilewright.graph.ops import Constant, Fused
+from tilewright.graph.node import Module, Node
+from tilewright.graph.ops import Constant
 from tilewright.ir.traverse import evaluate_int
 from tilewright.ir.types import bind_shape
 from tilewright.machine.description import Machine
@@ -40,13 +40,6 @@ from tilewright.target.cpu.groups import named
 from tilewright.target.cpu.llvm import llvm_target
 
 WISHES = (None, 1, 7, 32)  # values of symbolic sizes, where their ranges allow: typical ones, then these
-FLIPPED = 0.01  # share of a result's elements that rounding errors may make jump, where floats are rounded to integers or compared
-JUMPS = frozenset(
-    ["floor", "ceil", "round", "trunc", "sign", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "floormod", "fmod"]
-)
-JUMPING = frozenset(
-    ["quantize", "dynamic_quantize", "arg_reduce", "max_pool_indices", "top_k", "sort", "unique", "nonzero_indices", "non_max_suppression"]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,43 +161,14 @@ class Checker(Interpreter):
         if launch is not None and node not in self.reached:
             self.reached.add(node)
             found = self.runner(launch, inputs, sizes)
-            for number, (mine, right) in enumerate(zip(found, expected, strict=True)):
-                wrong = difference(mine, right, node)
-                if wrong:
-                    raise refusal(self.context, launch, node, f"result {number} {wrong}", inputs, found, expected)
+            judge = judge_of_node(node, inputs, sizes, expected, self.module)
+            for number, verdict in enumerate(judge(found)):
+                if not verdict.ok:
+                    wrong = f"result {number} {verdict.wrong}, relative error {verdict.error.relative:.2g}"
+                    raise refusal(self.context, launch, node, wrong, inputs, found, expected)
             self.seen.add(node)
             self.note(launch.kernel.name)
         return expected
-
-
-def difference(found: Array, expected: Array, node: Node) -> str:
-    """How a result is wrong; empty where it is right. Where the group rounds floats to integers, or compares them, single elements may
-    fall the other way."""
-    error, tolerance = error_of(found, expected), tolerance_of(expected.dtype)
-    if error.relative <= tolerance:
-        return ""
-    if jumps(node) and found.shape == expected.shape and expected.dtype.kind not in "OU":
-        with np.errstate(all="ignore"):
-            a, b = found.astype(np.float64), expected.astype(np.float64)
-            greatest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
-            apart = ~((np.abs(a - b) <= tolerance * greatest) | (a == b) | (np.isnan(a) & np.isnan(b)))
-        if np.count_nonzero(apart) <= max(1.0, FLIPPED * apart.size):
-            return ""
-    return f"has a relative error of {error.relative:.2g}, more than {tolerance:.0e}"
-
-
-def jumps(node: Node) -> bool:
-    """Whether rounding errors of floats can make an element of a group's results another one altogether."""
-    body = node.op.body if isinstance(node.op, Fused) else None
-    inner = [] if body is None else list(walk_nodes(body.results))
-    if not any(value.type.dtype.is_float for each in inner for value in (*each.inputs, *each.values)):
-        return False
-    return any(
-        each.op.name in JUMPING
-        or getattr(each.op, "fn", "") in JUMPS
-        or (each.op.name == "cast" and each.inputs[0].type.dtype.is_float and not each.types[0].dtype.is_float)
-        for each in inner
-    )
 
 
 def refusal(
@@ -213,10 +177,11 @@ def refusal(
     """The error that names the kernel, its nodes, and the step of its schedule that makes it wrong."""
     shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in operands)
     why = [f"{wrong}, for operands {shapes}"]
-    given = [array for value, array in zip(node.inputs, operands, strict=True) if not isinstance(value.op, Constant)]
-    traced = Traced(launch.kernel.name, tuple(map(str, launch.origins)), node, tuple(found), tuple(expected))
+    given = tuple(array for value, array in zip(node.inputs, operands, strict=True) if not isinstance(value.op, Constant))
+    nodes = tuple(map(str, launch.origins))
+    traced = Traced(launch.kernel.name, nodes, node, given=given, found=tuple(found), expected=tuple(expected))
     try:
-        why.append(str(wrong_schedule(traced, given, context.machine, context.settings, None)))
+        why.append(str(wrong_schedule(traced, context.machine, context.settings, None)))
     except TilewrightError as error:  # it cannot be compiled alone: then the name of the kernel has to do
         why.append(f"its schedule could not be bisected: {error.what}")
     return VerifyError(

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.answer import Answer, command
-from tilewright.cli.options import Debug, DimSizes, Json, ModelOrArtifact, Seed, SetOptions, Target, dim_sizes, pairs, settings_for
+from tilewright.cli.options import (
+    Debug,
+    DimSizes,
+    InputFiles,
+    Json,
+    ModelOrArtifact,
+    Seed,
+    SetOptions,
+    Target,
+    dim_sizes,
+    pairs,
+    settings_for,
+)
 from tilewright.cli.tables import table, time_text
 
 if TYPE_CHECKING:
@@ -34,6 +46,7 @@ def bench(
         str, typer.Option("--threads", metavar="N,...", help="Numbers of threads to measure. Default: what the process may use.")
     ] = "",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds; in each, every runtime is measured once.")] = 10,
+    given: InputFiles = None,
     dim: DimSizes = None,
     seed: Seed = 0,
     static: Annotated[bool, typer.Option("--static", help="Compile for exactly the sizes measured, instead of for all.")] = False,
@@ -53,7 +66,7 @@ def bench(
 
     from tilewright.cli import models
     from tilewright.cli.peers import opener, ready
-    from tilewright.runtime.executable import Executable
+    from tilewright.runtime.opening import open_artifact
     from tilewright.support.progress import make_progress
 
     openers = {name: opener(name) for name in peers}
@@ -63,14 +76,14 @@ def bench(
         raise typer.BadParameter("an artifact is already compiled for its sizes", param_hint="--static")
     fixed = {name: str(value) for name, value in sizes.items()} if static else {}
     opened = models.open_model(model, target, fixed, settings, pairs(set_, "--set"))
-    whole = models.tensors_only(opened, "tilewright bench")
-    chosen = models.chosen_sizes(whole, {} if static else sizes)
-    inputs = models.example_inputs(whole.inputs, opened.artifact, chosen, seed)
+    whole = opened.executable
+    inputs = models.complete_inputs(opened, models.read_inputs(given, whole.inputs), {} if static else sizes, seed)
+    chosen = models.sizes_of(whole, inputs, sizes)
     outputs = [spec.name for spec in whole.outputs]
     progress = make_progress(settings.progress)
     results = []
     for count in counts or [whole.threads]:
-        executable = Executable(opened.artifact, count)
+        executable = open_artifact(opened.artifact, count)
         sessions = [
             our_session(executable, inputs),
             *(ready(name, open_, model, inputs, outputs, count) for name, open_ in openers.items()),
@@ -80,7 +93,7 @@ def bench(
     data = {
         "model": model,
         "sizes": {**chosen, **(sizes if static else {})},
-        "inputs": [{"name": name, "dtype": array.dtype.name, "shape": list(array.shape)} for name, array in inputs.items()],
+        "inputs": [models.described_value(name, value) for name, value in inputs.items()],
         "rounds": rounds,
         "results": results,
     }
@@ -140,18 +153,26 @@ def largest_error(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> flo
     import numpy as np
 
     worst = 0.0
-    for name, expected in theirs.items():
-        if ours[name].shape != expected.shape:
+    for expected, mine in paired(ours, theirs):
+        if mine is None or mine.shape != expected.shape or (expected.dtype.kind in "OU" and mine.tolist() != expected.tolist()):
             return float("inf")
         if expected.size == 0 or expected.dtype.kind not in "biufc":
             continue
-        a, b = ours[name].astype(np.complex128), expected.astype(np.complex128)
+        a, b = mine.astype(np.complex128), expected.astype(np.complex128)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         difference = np.where(same, 0, np.abs(a - b))
         scale = float(np.abs(b[np.isfinite(b)]).max(initial=0.0)) or 1.0
         largest = float(difference.max())
         worst = max(worst, float("inf") if np.isnan(largest) else largest / scale)
     return worst
+
+
+def paired(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[Array, Array | None]]:
+    """Arrays of other outputs, those within sequences and maps each, and ours."""
+    from tilewright.runtime.host.kinds import leaves
+
+    mine = {name: array for key, value in ours.items() for name, array in leaves(key, value)}
+    return [(array, mine.get(name)) for key, value in theirs.items() for name, array in leaves(key, value)]
 
 
 def show(console: Console, data: dict[str, Any]) -> None:

@@ -36,7 +36,8 @@ def compare(
 ) -> Answer:
     """Compare a compiled model with the reference or another runtime.
 
-    Outputs are compared with the other account, each kernel with what the graph means. Exit code 1 when something differs.
+    Outputs are compared with the other account, each kernel with what the graph means for the operands that it was given. What rounding
+    errors do to the model is no difference. Exit code 1 when something differs.
     """
     if bundle is not None and not bisect:
         raise typer.BadParameter("a bundle shows what --bisect finds", param_hint="--bundle")
@@ -76,6 +77,11 @@ def show(console: Console, found: Comparison, top: int) -> None:
     if len(shown) < len(found.kernels):
         console.print(f"and {len(found.kernels) - len(shown)} more with smaller errors; --top 0 shows all\n", style="dim")
     lines: list[tuple[str, object]] = [("against", found.against)]
+    if found.drift is not None:
+        from tilewright.comparison.report import drift_text
+
+        lines.append(("first beyond its tolerance", drift_text(found.drift)))
+    lines += [("note", note) for note in found.notes]
     if found.first is not None:
         lines.append(("first to differ", ", ".join(found.first.nodes[:3]) or found.first.name))
     if found.culprit is not None:
@@ -94,5 +100,6 @@ def cells(row: Row) -> tuple[Any, ...]:
         if error is None
         else (f"{error.absolute:.2g}", f"{error.relative:.2g}", f"{error.ulps:.3g}", f"{error.cosine:.6f}")
     )
-    said = "not compared" if error is None else "" if row.ok else f"> {row.tolerance:.0e}"
-    return (row.name, row.dtype, list(row.shape), *figures, said, ", ".join(row.nodes))
+    said = row.wrong or ("not compared" if error is None else "rounding" if row.rounding else "")
+    name = row.name if row.part is None else f"part {row.part}: {row.name}"
+    return (name, row.dtype, list(row.shape), *figures, said, ", ".join(row.nodes))

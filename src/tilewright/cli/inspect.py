@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from tilewright.frontend.dims import DimRange
+    from tilewright.frontend.onnx.loader import LoadedModel
     from tilewright.graph.node import Module, Node
     from tilewright.kernel.schedule.given import GivenSchedules
     from tilewright.machine.description import Machine
@@ -89,30 +91,50 @@ def inspect(
 
     from tilewright.api import dim_range, read_schedule, target_machine
     from tilewright.compiler import optimise
-    from tilewright.frontend.onnx.importer import import_model
     from tilewright.frontend.onnx.loader import load_model
     from tilewright.graph.text import format_module
     from tilewright.kernel.schedule.given import parse_given
 
     given = read_schedule(schedule, settings)
     machine = target_machine(target)
-    module = import_model(load_model(model), {name: dim_range(name, value) for name, value in dims.items()}).module
+    modules = imported_parts(load_model(model), {name: dim_range(name, value) for name, value in dims.items()})
     if stage is Stage.GRAPH:
-        return texts({"graph": format_module(module, origins=True)})
-    module = optimise(module, machine, settings)
+        return texts(of_parts("graph", [format_module(module, origins=True) for module in modules]))
+    modules = [optimise(module, machine, settings) for module in modules]
+    found = [layer for module in modules for layer in layers_of(module)]
+    found = [replace(layer, number=number) for number, layer in enumerate(found)]
     if list_:
-        return listing(layers_of(module))
+        return listing(found)
     if layer is None and stage in (None, Stage.OPTIMISED) and not space and path is None:
-        return texts({"optimised": format_module(module, origins=True)})
+        return texts(of_parts("optimised", [format_module(module, origins=True) for module in modules]))
     if layer is None and stage is Stage.PLAN:
-        return texts({"plan": plan_text(module, machine, settings)})
-    found = layers_of(module)
+        return texts(of_parts("plan", [plan_text(module, machine, settings) for module in modules]))
     if layer is not None:
         found = matching(found, layer)
     codes = codes_of(found, machine, settings, None if given is None else parse_given(given, str(schedule)))
     if space or path is not None:
         return spaces(codes, path)
     return layer_texts(codes, LAYER_STAGES if stage is None else (stage,), machine)
+
+
+def imported_parts(loaded: LoadedModel, dims: Mapping[str, DimRange | int]) -> list[Module]:
+    """The graph of a model; of one that is compiled as a program those of its parts."""
+    from tilewright.frontend.onnx.host import may_want_host, partition, wants_host
+    from tilewright.frontend.onnx.importer import import_model
+    from tilewright.support.errors import ModelError, UnsupportedOperatorError
+
+    if not wants_host(loaded.proto):
+        try:
+            return [import_model(loaded, dims).module]
+        except (ModelError, UnsupportedOperatorError):
+            if not may_want_host(loaded.proto):
+                raise
+    return list(partition(loaded, dims).parts)
+
+
+def of_parts(title: str, found: Sequence[str]) -> dict[str, str]:
+    """Texts by title; those of a program's parts by number."""
+    return {title if len(found) == 1 else f"part {number}: {title}": text for number, text in enumerate(found)}
 
 
 def layers_of(module: Module) -> list[Layer]:

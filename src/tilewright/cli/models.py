@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import sys
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -18,14 +16,14 @@ import typer
 from tilewright.cli.options import pairs
 from tilewright.runtime.artifact import MAGIC, Artifact
 from tilewright.runtime.artifact import load as load_artifact
-from tilewright.runtime.examples import Example, draw_inputs, typical_sizes
+from tilewright.runtime.examples import Example, draw_inputs, size_name, typical_sizes
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.formula import Formula
+from tilewright.runtime.host.drawing import draw_values
 from tilewright.runtime.host.kinds import ValueSpec
 from tilewright.runtime.opening import Runnable, open_artifact
 from tilewright.runtime.program import Program
-from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, as_array, numpy_dtype, solve_sizes
-from tilewright.support.errors import InputError, MemoryLimitError, ModelError
+from tilewright.runtime.specs import Array, TensorSpec, as_array, solve_sizes
+from tilewright.support.errors import InputError, ModelError
 from tilewright.support.settings import Settings, settings_table
 
 COMPILE_ONLY = ("verify",)  # settings that change no code and still do nothing once a model is compiled
@@ -70,19 +68,18 @@ def open_model(path: str, target: str, dims: Mapping[str, str], settings: Settin
     return Opened(executable, artifact, time.perf_counter() - start, cached)
 
 
-def tensors_only(opened: Opened, command: str) -> Executable:
-    """The model, where all its values are tensors of numbers. Raises InputError for others, which a command does not take."""
-    if isinstance(opened.executable, Executable):
-        return opened.executable
-    what = f"`{command}` takes models of tensors of numbers"
-    hint = "`tilewright run` runs it, with values from files: --input NAME=FILE.npy or NAME=FILE.json"
-    raise InputError(what, where=repr(opened.executable), hint=hint)
+def sizes_of(runnable: Runnable, inputs: Mapping[str, Any], asked: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of the symbolic dims that inputs have; of a program those that were asked for."""
+    if isinstance(runnable, Program):
+        return dict(asked)
+    return solve_sizes([as_array(inputs[spec.name], spec) for spec in runnable.inputs], runnable.inputs, runnable.sizes)
 
 
-def size_name(name: str) -> str:
-    """A dim's name as sizes are called: an identifier."""
-    text = "".join(c if c.isalnum() else "_" for c in name)
-    return f"n{text}" if text[:1].isdigit() else text
+def described_value(name: str, value: Any) -> dict[str, Any]:
+    """What is said of an input: dtype and shape, of other values the kind."""
+    if isinstance(value, np.ndarray):
+        return {"name": name, "dtype": value.dtype.name, "shape": list(value.shape)}
+    return {"name": name, "kind": type(value).__name__}
 
 
 def chosen_sizes(executable: Executable, given: Mapping[str, int]) -> dict[str, int]:
@@ -103,10 +100,6 @@ def hints_of(artifact: Artifact) -> dict[str, Example]:
 
 def example_inputs(inputs: Sequence[TensorSpec], artifact: Artifact, sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
     """Random inputs of the given sizes. Raises MemoryLimitError for arrays past all bounds."""
-    for spec in inputs:
-        needed = math.prod(spec.shape_at(sizes)) * spec.dtype.itemsize
-        if needed > sys.maxsize:
-            raise MemoryLimitError(f"the input '{spec.name}' would have {needed:,} bytes", hint="use smaller dims")
     return draw_inputs(inputs, sizes, hints_of(artifact), seed)
 
 
@@ -165,7 +158,7 @@ def complete_inputs(opened: Opened, given: Mapping[str, Any], dims: Mapping[str,
         names = ", ".join(spec.name for spec in executable.inputs)
         raise InputError(f"the model has no input '{unknown[0]}'", hint=f"its inputs are {names}")
     if isinstance(executable, Program):
-        return {**_drawn(executable, opened.artifact, given, dims, seed), **given}
+        return {**draw_values(executable.inputs, given, dims, hints_of(opened.artifact), seed), **given}
     known = [spec for spec in executable.inputs if spec.name in given]
     implied = solve_sizes([as_array(given[spec.name], spec) for spec in known], known, executable.sizes)
     for name, value in dims.items():
@@ -173,19 +166,3 @@ def complete_inputs(opened: Opened, given: Mapping[str, Any], dims: Mapping[str,
             raise InputError(f"dim '{name}' is to be {value}, but the inputs given say {implied[size_name(name)]}")
     sizes = chosen_sizes(executable, {**dims, **implied})
     return {**example_inputs(executable.inputs, opened.artifact, sizes, seed), **given}
-
-
-def _drawn(program: Program, artifact: Artifact, given: Mapping[str, Any], dims: Mapping[str, int], seed: int) -> dict[str, Array]:
-    """Random values of a program's inputs that are tensors of numbers and not given."""
-    specs: list[TensorSpec] = []
-    for spec in program.inputs:
-        if spec.name in given:
-            continue
-        if spec.tensor in (None, "string") or spec.shape is None:
-            hint = f"--input {spec.name}=FILE.npy with an array, or FILE.json"
-            raise InputError(f"input '{spec.name}' cannot be drawn at random, it must be given", where=repr(spec), hint=hint)
-        shape = tuple(Formula(dim if dim.isdecimal() else size_name(dim)) for dim in spec.shape)
-        specs.append(TensorSpec(spec.name, numpy_dtype(spec.tensor or ""), shape))
-    names = dict.fromkeys(name for spec in specs for dim in spec.shape for name in dim.names)
-    typical = typical_sizes(specs, [SizeSpec(name, 0, None) for name in names])
-    return example_inputs(specs, artifact, {**typical, **{size_name(name): value for name, value in dims.items()}}, seed)

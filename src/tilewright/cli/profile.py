@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tilewright.runtime.profile import Profile
+    from tilewright.runtime.program_profile import ProgramProfile
 
 
 @command
@@ -56,8 +57,10 @@ def profile(
     sizes, settings = dim_sizes(dim), settings_for(set_)
     paths = {hint: output_path(path, model, hint) for hint, path in (("--trace", trace), ("--html", html)) if path is not None}
 
-    from tilewright.cli.models import complete_inputs, is_artifact, open_model, read_inputs, tensors_only
+    from tilewright.cli.models import complete_inputs, is_artifact, open_model, read_inputs
     from tilewright.runtime.profile import measure
+    from tilewright.runtime.program import Program
+    from tilewright.runtime.program_profile import measure_program
     from tilewright.support.atomic import write_text_atomic
 
     if static and is_artifact(model):
@@ -65,9 +68,13 @@ def profile(
     fixed = {name: str(value) for name, value in sizes.items()} if static else {}
     settings = settings if threads is None else settings.changed(threads=threads)
     opened = open_model(model, target, fixed, settings, pairs(set_, "--set"))
-    whole = tensors_only(opened, "tilewright profile")
-    arrays = read_inputs(given, whole.inputs)
-    inputs = complete_inputs(opened, arrays, {} if static else sizes, seed)
+    whole = opened.executable
+    if isinstance(whole, Program) and paths:
+        raise typer.BadParameter("the model is compiled in several parts, a trace or page is of one", param_hint=min(paths))
+    inputs = complete_inputs(opened, read_inputs(given, whole.inputs), {} if static else sizes, seed)
+    if isinstance(whole, Program):
+        parts = measure_program(whole, inputs, repeat)
+        return Answer({**parts.to_json(), "model": model}, lambda console: show_program(console, parts, top))
     found = measure(whole, inputs, repeat)
     if trace is not None:
         write_text_atomic(paths["--trace"], json_text.dumps(found.chrome_trace()), durable=False)
@@ -75,6 +82,14 @@ def profile(
         write_text_atomic(paths["--html"], found.html(), durable=False)
     data = {**found.to_json(), "model": model, "trace": trace, "html": html}
     return Answer(data, lambda console: show(console, found, top, paths))
+
+
+def show_program(console: Console, profile: ProgramProfile, top: int) -> None:
+    for part in profile.parts:
+        console.print(f"part {part.number}, called {part.calls} times; at its first call:", style="bold")
+        show(console, part.profile, top, {})
+        console.print()
+    console.print(facts([("program", time_text(profile.total)), ("in parts", time_text(profile.in_parts))]))
 
 
 def show(console: Console, profile: Profile, top: int, paths: dict[str, Path]) -> None:

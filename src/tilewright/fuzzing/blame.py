@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tilewright.accuracy.bisect import Culprit, agree, find_culprit
+from tilewright.accuracy.bisect import Culprit, find_culprit
 from tilewright.accuracy.bundle import write_bundle
 from tilewright.accuracy.kernels import trace_kernels
 from tilewright.compiler import compile_module
 from tilewright.fuzzing.cases import Case, Finding, machine_of, module_of
+from tilewright.runtime.executable import Executable
 from tilewright.support.settings import Settings
 
 
 def blame(case: Case, folder: Path) -> Finding | None:
-    """Find what is at fault, and write what shows it into the folder; a finding of the kind `culprit`, or None where all agree within
-    the tolerances of `compare`, which are wider than those of the fuzzer."""
+    """Find what is at fault, and write what shows it into the folder; a finding of the kind `culprit`, or None where all agree by
+    the rules of `compare`, whose tolerances are wider than those of the fuzzer."""
     culprit = culprit_of(case)
     if culprit is None:
         return None
@@ -30,8 +31,9 @@ def culprit_of(case: Case) -> Culprit | None:
     compiled = compile_module(module, machine, settings)
     for inputs in case.inputs:
         traced = trace_kernels(compiled, inputs, case.how.threads)
-        differ = any(not agree(each.found, each.expected, None) for each in traced)
-        culprit = find_culprit(module, machine, settings, compiled, traced, inputs, None, differ)
+        given = dict(zip(module.input_names, inputs, strict=True))
+        found = list(Executable(compiled.artifact, settings.threads).run(given).values())
+        culprit = find_culprit(module, machine, settings, compiled, traced, inputs, found, None)
         if culprit.kind != "importer":  # which means that all agree
             return culprit
     return None

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.accuracy.rounding_noise import Expected, disagreement, expectations
 from tilewright.compiler import Compiled, compile_module
 from tilewright.fuzzing.graphs import grow
 from tilewright.fuzzing.guarded import guarded_copy, guarded_runtime
 from tilewright.fuzzing.lines import Lines
 from tilewright.fuzzing.mutated import Unlike, compile_mutated
-from tilewright.fuzzing.noise import Expected, disagreement, expectations
 from tilewright.graph.node import Function, Module, walk_nodes
 from tilewright.graph.text import constants_of, format_module
 from tilewright.graph.text_parser import parse_module

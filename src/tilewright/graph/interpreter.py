@@ -133,6 +133,10 @@ class Interpreter:
                     del values[value]
         return [values[value] for value in function.results]
 
+    def results_of(self, node: Node, inputs: Sequence[Array], sizes: Sizes) -> list[Array]:
+        """The results of one node for these operands; sizes that it binds are added to `sizes`."""
+        return self._node(node, list(inputs), sizes)
+
     def _node(self, node: Node, inputs: list[Array], sizes: Sizes) -> list[Array]:
         try:
             results = [np.asarray(result) for result in self._operator(node.op, inputs, sizes, [value.type for value in node.inputs])]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -10,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from tilewright.runtime.specs import Array, SizeSpec, TensorSpec
+from tilewright.support.errors import MemoryLimitError
 
 EXAMPLE_KEY = "example."
 """Prefix of the metadata keys of a model that say what a meaningful example of an input is; see `ExampleKind`."""
@@ -66,6 +69,12 @@ def typical_sizes(specs: Sequence[TensorSpec], sizes: Sequence[SizeSpec]) -> dic
     return {name: nearest(ranges.get(name, SizeSpec(name, 0, None)), BATCH if axis == 0 else OTHER) for name, axis in axes.items()}
 
 
+def size_name(name: str) -> str:
+    """A dim's name as sizes are called: an identifier."""
+    text = "".join(c if c.isalnum() else "_" for c in name)
+    return f"n{text}" if text[:1].isdigit() else text
+
+
 def nearest(size: SizeSpec, wished: int) -> int:
     """The size nearest to `wished` that the range allows; at least 1."""
     low = max(1, size.lo or 0)
@@ -74,7 +83,12 @@ def nearest(size: SizeSpec, wished: int) -> int:
 
 
 def draw_inputs(specs: Sequence[TensorSpec], sizes: Mapping[str, int], hints: Mapping[str, Example], seed: int) -> dict[str, Array]:
-    """Random arrays for inputs, the same for the same seed. Without a hint floats are N(0, 1), integers and booleans 0 or 1."""
+    """Random arrays for inputs, the same for the same seed. Without a hint floats are N(0, 1), integers and booleans 0 or 1. Raises
+    MemoryLimitError for arrays past all bounds."""
+    for spec in specs:
+        needed = math.prod(spec.shape_at(sizes)) * spec.dtype.itemsize
+        if needed > sys.maxsize:
+            raise MemoryLimitError(f"the input '{spec.name}' would have {needed:,} bytes", hint="use smaller dims")
     generator = np.random.default_rng(seed)
     inputs: dict[str, Array] = {}
     for spec in specs:

@@ -6,9 +6,9 @@ A program is called as an executable is, and lies in one artifact: its parts are
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,11 @@ from tilewright.runtime.specs import numpy_dtype
 from tilewright.support.errors import ArtifactError, InputError, InternalError, TilewrightError
 from tilewright.support.host_limits import usable_cores
 
+if TYPE_CHECKING:
+    from tilewright.runtime.program_profile import ProgramProfile
+
 Scope = MutableMapping[str, Any]
+Call = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]  # runs a part, by number, on arrays by name
 
 
 class Program:
@@ -45,17 +49,20 @@ class Program:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Results for positional or named arguments: one value, or a tuple when the model has several outputs."""
+        results = list(self.run(self._named(args, kwargs)).values())
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if len(args) > len(self.inputs):
             raise InputError(f"{len(args)} arguments are passed, the model takes {len(self.inputs)}", where=self._signature())
         named = dict(zip((spec.name for spec in self.inputs), args, strict=False))
         twice = named.keys() & kwargs.keys()
         if twice:
             raise InputError(f"input '{min(twice)}' is passed twice", where=self._signature())
-        results = list(self.run({**named, **kwargs}).values())
-        return results[0] if len(results) == 1 else tuple(results)
+        return {**named, **kwargs}
 
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Results by name."""
+    def run(self, inputs: Mapping[str, Any], call: Call | None = None) -> dict[str, Any]:
+        """Results by name. call: runs parts in place of their compiled code, to look at them or to compute them in another way."""
         given: Any = inputs
         if not isinstance(given, Mapping):
             what = f"run takes a mapping of values by name, not a {type(given).__name__}"
@@ -67,43 +74,45 @@ class Program:
             what = f"the model has no input '{extra[0]}'" if extra else f"input '{missing[0]}' is missing"
             raise InputError(what, where=self._signature())
         values = [taken(inputs[spec.name], spec) for spec in self.inputs]
-        results = self._run(self._body, values, {})
+        results = self._run(self._body, values, {}, call or self._call)
         return dict(zip((spec.name for spec in self.outputs), results, strict=True))
 
-    def _run(self, body: Body, arguments: Sequence[Any], outer: Scope) -> list[Any]:
+    def _call(self, number: int, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self.parts[number].run(inputs)
+
+    def _run(self, body: Body, arguments: Sequence[Any], outer: Scope, call: Call) -> list[Any]:
         """The results of a body."""
         scope: Scope = ChainMap({}, outer)
         scope.update(zip(body.params, arguments, strict=True))
         for step in body.steps:
-            self._step(step, scope)
+            self._step(step, scope, call)
         return [scope[name] for name in body.results]
 
-    def _step(self, step: Step, scope: Scope) -> None:
+    def _step(self, step: Step, scope: Scope, call: Call) -> None:
         match step:
             case Part(number, inputs, outputs):
-                part = self.parts[number]
-                given = {spec.name: scope[name] for spec, name in zip(part.inputs, inputs, strict=True)}
-                _define(scope, outputs, list(part.run(given).values()))
+                given = {spec.name: scope[name] for spec, name in zip(self.parts[number].inputs, inputs, strict=True)}
+                _define(scope, outputs, list(call(number, given).values()))
             case Literal(value, outputs):
                 _define(scope, outputs, [value])
             case Apply():
                 _define(scope, step.outputs, _applied(step, [scope[name] if name else None for name in step.inputs]))
             case Branch(condition, then, otherwise, outputs):
                 chosen = then if bool(np.asarray(scope[condition]).reshape(-1)[0]) else otherwise
-                _define(scope, outputs, self._run(chosen, [], scope))
+                _define(scope, outputs, self._run(chosen, [], scope, call))
             case Repeat():
-                _define(scope, step.outputs, self._repeated(step, scope))
+                _define(scope, step.outputs, self._repeated(step, scope, call))
             case Over():
-                _define(scope, step.outputs, self._over(step, scope))
+                _define(scope, step.outputs, self._over(step, scope, call))
 
-    def _repeated(self, step: Repeat, scope: Scope) -> list[Any]:
+    def _repeated(self, step: Repeat, scope: Scope, call: Call) -> list[Any]:
         trips = None if not step.trips else int(np.asarray(scope[step.trips]).reshape(-1)[0])
         going: Any = np.asarray(True) if not step.condition else np.asarray(scope[step.condition])
         carried = [scope[name] for name in step.carried]
         stacked: list[list[Any]] = [[] for _ in step.empty]
         number = 0
         while (trips is None or number < trips) and bool(going.reshape(-1)[0]):
-            found = self._run(step.body, [np.asarray(number, np.int64), going, *carried], scope)
+            found = self._run(step.body, [np.asarray(number, np.int64), going, *carried], scope, call)
             going, carried = np.asarray(found[0]), found[1 : 1 + len(carried)]
             for column, value in zip(stacked, found[1 + len(carried) :], strict=True):
                 column.append(value)
@@ -114,13 +123,20 @@ class Program:
         ]
         return [*carried, *rows]
 
-    def _over(self, step: Over, scope: Scope) -> list[Any]:
+    def _over(self, step: Over, scope: Scope, call: Call) -> list[Any]:
         given = [scope[name] for name in step.inputs]
         count = len(given[0])
         if any(isinstance(value, list) and len(value) != count for value in given):
             raise InputError(f"SequenceMap: sequences of {', '.join(str(len(v)) for v in given if isinstance(v, list))} elements")
-        rows = [self._run(step.body, [value[i] if isinstance(value, list) else value for value in given], scope) for i in range(count)]
+        turns = [[value[i] if isinstance(value, list) else value for value in given] for i in range(count)]
+        rows = [self._run(step.body, arguments, scope, call) for arguments in turns]
         return [[row[column] for row in rows] for column in range(len(step.outputs))]
+
+    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> ProgramProfile:
+        """Run the program `repeat` times on arguments as `__call__` takes them: where the time of its compiled parts goes."""
+        from tilewright.runtime.program_profile import measure_program
+
+        return measure_program(self, self._named(args, kwargs), repeat)
 
     def memory(self, **sizes: int) -> dict[str, int]:
         """Bytes of `weights` and of the `arena` of the parts, of which one runs at a time, as far as they depend on no size."""

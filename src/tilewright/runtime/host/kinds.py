@@ -60,6 +60,15 @@ def taken(value: Any, spec: ValueSpec) -> Any:
     return taken(value, ValueSpec(spec.name, inner, None))
 
 
+def leaves(name: str, value: Any) -> list[tuple[str, Array]]:
+    """The arrays that a value consists of, named: elements of sequences by position, of maps by key, an absent optional by nothing."""
+    if isinstance(value, (list, tuple)):
+        return [leaf for i, item in enumerate(value) for leaf in leaves(f"{name}[{i}]", item)]
+    if isinstance(value, Mapping):
+        return [leaf for key in sorted(value) for leaf in leaves(f"{name}[{key!r}]", value[key])]
+    return [] if value is None else [(name, np.asarray(value))]
+
+
 def _tensor(value: Any, spec: ValueSpec, dtype: str) -> Array:
     if dtype == "string":
         return _strings(value, spec)

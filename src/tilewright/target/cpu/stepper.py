@@ -29,6 +29,8 @@ _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
 # called after each launch with the step, its results as arrays, and the seconds that it took
 Watch = Callable[[Launch, Sequence[Array], float], None]
+# called before each launch with the step and its operands, as they lie in memory: results may take their place
+Before = Callable[[Launch, Sequence[Array]], None]
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class Stepper:
     offsets: Sequence[int]
     threads: int = 1
     repeat: int = 1
+    before: Before | None = None
     sizes: dict[Expr, int] = field(default_factory=dict)
     memory: dict[Region, Array] = field(default_factory=dict)
     _code: Any = None
@@ -109,6 +112,8 @@ class Stepper:
         self.memory[region] = made
 
     def _launch(self, step: Launch, watch: Watch) -> None:
+        if self.before is not None:
+            self.before(step, [self.view(place) for place in step.args[: len(step.kernel.inputs)]])
         function = self._functions.setdefault(step.kernel.name, _KERNEL(self._code.address(step.kernel.name)))
         starts = [self.memory[place.region].ctypes.data + evaluate_int(place.offset, self.sizes) for place in step.args]
         args = np.array([*starts, *(evaluate_int(size, self.sizes) for size in step.sizes)], np.int64)

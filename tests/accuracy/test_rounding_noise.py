@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.fuzzing.noise import expectations
+from tilewright.accuracy.rounding_noise import expectations
 from tilewright.graph.text_parser import parse_module
 
 # Elements that are equal, halfway between integers, or at a threshold: the least error in an operand would make them jump.

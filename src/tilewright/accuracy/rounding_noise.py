@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from tilewright.graph.interpreter import Interpreter
-from tilewright.graph.node import Function, Operator
+from tilewright.graph.node import Function, Module, Operator
 from tilewright.graph.ops import (
     ArgReduce,
     Binary,
@@ -75,11 +75,12 @@ SUMS = (
 # Operators that jump where an operand passes a threshold: errors of sums come after that.
 CHOOSING = (TreeEnsemble,)
 ARITHMETIC = frozenset(["add", "sub", "mul", "div", "reciprocal", "sqrt"])
+BOUNDED_FUNCTIONS = frozenset(["sigmoid", "tanh", "erf", "sin", "cos"])
 FUNCTION_ULPS = 8.0  # of approximated functions, with some room
 
 
 def is_float(array: Array) -> bool:
-    return dtypes.from_numpy(array.dtype).is_float if array.dtype.kind != "O" else False
+    return dtypes.from_numpy(array.dtype).is_float if array.dtype.kind not in "OUS" else False
 
 
 def unit(dtype: np.dtype) -> float:
@@ -89,13 +90,18 @@ def unit(dtype: np.dtype) -> float:
 
 
 class NoisyInterpreter(Interpreter):
-    """Runs functions with errors; each run draws others."""
+    """Runs functions with errors, `scale` times as large as rounding makes them; each run draws others. absolute: results of functions
+    between -1 and 1 have errors in units of 1, as those of libraries do that are not accurate where results are small."""
 
-    __slots__ = ("rng",)
+    __slots__ = ("absolute", "rng", "scale")
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        super().__init__(None)
-        self.rng = rng
+    def __init__(self, rng: np.random.Generator, module: Module | None = None, scale: float = 1.0, absolute: bool = False) -> None:
+        super().__init__(module)
+        self.rng, self.scale, self.absolute = rng, scale, absolute
+
+    def over(self, module: Module) -> NoisyInterpreter:
+        """An interpreter over another module that draws errors from the same generator."""
+        return NoisyInterpreter(self.rng, module, self.scale, self.absolute)
 
     def _operator(self, op: Operator, inputs: list[Array], sizes: dict[Expr, int], types: list[TensorType]) -> Sequence[Array]:
         results = [np.asarray(r) for r in super()._operator(op, inputs, sizes, types)]
@@ -106,12 +112,19 @@ class NoisyInterpreter(Interpreter):
         noisy = [self._disturbed(x, many) if is_float(x) and not isinstance(op, CHOOSING) else x for x in inputs]
         results = [np.asarray(r) for r in super()._operator(op, noisy, sizes, types)]
         size = 1.0 if getattr(op, "fn", "add") in ARITHMETIC else FUNCTION_ULPS
-        return [self._disturbed(r, size) if is_float(r) else r for r in results]
+        disturbed = [self._disturbed(r, size) if is_float(r) else r for r in results]
+        if self.absolute and (op.name == "softmax" or getattr(op, "fn", "") in BOUNDED_FUNCTIONS):
+            return [self._moved(r, FUNCTION_ULPS) for r in disturbed]
+        return disturbed
+
+    def _moved(self, x: Array, size: float) -> Array:
+        error = self.scale * size * unit(x.dtype) * self.rng.uniform(-1, 1, x.shape)
+        return np.asarray(x.astype(np.float64) + error).astype(x.dtype)
 
     def _disturbed(self, x: Array, size: float) -> Array:
         # Narrow floats are computed with as float32: their operands are exact, only results are rounded to the narrow dtype.
         narrow = x.dtype.itemsize < 4
-        factor = np.asarray(1.0 + size * unit(x.dtype) * self.rng.uniform(-1, 1, x.shape))
+        factor = np.asarray(1.0 + self.scale * size * unit(x.dtype) * self.rng.uniform(-1, 1, x.shape))
         with np.errstate(all="ignore"):
             return (
                 (x.astype(np.float64) * factor).astype(x.dtype)
@@ -145,7 +158,7 @@ def rounds(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> b
     if any(x.dtype == np.float64 for x in inputs):
         return True
     wide = [x.astype(np.float64) if is_float(x) else x for x in inputs]
-    changed: dict[str, Any] = {"dtype": dtypes.float64} if any(field.name == "dtype" for field in fields(op)) else {}
+    changed: dict[str, Any] = {"dtype": dtypes.float64} if any(each.name == "dtype" for each in fields(op)) else {}
     precise = replace(op, **changed)
     exact = precise.reference(tuple(wide))
     return not all(np.array_equal(np.asarray(a, np.float64), np.asarray(b, np.float64)) for a, b in zip(exact, results, strict=True))
@@ -165,33 +178,70 @@ class Expected:
         return np.isfinite(self.value.astype(np.float64)) if is_float(self.value) else np.ones(self.value.shape, bool)
 
 
+@dataclass(slots=True)
+class Spread:
+    """How far rounding errors move one result from `value`, as seen in noisy runs. far: of each element the farthest so far, infinite where
+    it was a number in one run and none in another; for integers and booleans whether it has changed at all. shapeless: even the shape
+    depends on rounding errors."""
+
+    value: Array
+    far: Array = field(init=False)
+    shapeless: bool = False
+
+    def __post_init__(self) -> None:
+        self.far = np.zeros(self.value.shape, np.float64 if is_float(self.value) else np.bool_)
+
+    def add(self, other: Array, scale: float = 1.0) -> None:
+        """Take a noisy run in, whose errors were `scale` times what rounding makes, up to 12. With large errors, elements that jump are
+        found from farther away, and may be off by two jumps; those that move in proportion gain nothing, since 24 times is allowed."""
+        if other.shape != self.value.shape:
+            self.shapeless = True
+        elif not is_float(self.value):
+            self.far |= np.asarray(other != self.value)
+        else:
+            with np.errstate(all="ignore"):
+                a, b = other.astype(np.float64), self.value.astype(np.float64)
+                moved = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
+                self.far = np.maximum(self.far, moved if scale == 1.0 else moved / 12)
+
+    def expected(self) -> Expected | None:
+        """What a right result may be; None where even the shape is open."""
+        if self.shapeless:
+            return None
+        value, spread = self.value, self.far
+        if not is_float(value):
+            return Expected(value, np.zeros(value.shape), ~spread)
+        wide = value.astype(np.float64)
+        with np.errstate(all="ignore"):
+            finite = np.isfinite(spread) & np.isfinite(wide)
+            typical = float(np.sqrt(np.mean(np.square(spread[finite])))) if finite.any() else 0.0
+            allowed = 24 * spread + 8 * typical + 6 * unit(value.dtype) * np.abs(wide) + 1e-30
+        # A jump in one element of many (a rounding that falls the other way) says nothing of the others.
+        allowed = np.where(finite, allowed, 0)
+        return Expected(value, allowed, finite | (np.isnan(wide) & np.isfinite(spread)))
+
+
 def expectations(function: Function, inputs: Sequence[Array], seed: int) -> list[Expected | None]:
     """For each result what compiled code may give; None where even the shape depends on rounding errors."""
-    base = Interpreter(None).run(function, list(inputs), {})
-    others: list[list[Array]] = []
+    spreads = [Spread(value) for value in Interpreter(None).run(function, list(inputs), {})]
     for run in range(RUNS):
         try:
-            others.append(NoisyInterpreter(np.random.default_rng([seed, run])).run(function, list(inputs), {}))
+            others = NoisyInterpreter(np.random.default_rng([seed, run])).run(function, list(inputs), {})
         except TilewrightError:  # sizes that depend on rounding errors contradict each other
-            return [None] * len(base)
-    return [_expected(value, [other[i] for other in others]) for i, value in enumerate(base)]
+            return [None] * len(spreads)
+        for spread, other in zip(spreads, others, strict=True):
+            spread.add(other)
+    return [spread.expected() for spread in spreads]
 
 
-def _expected(value: Array, others: Sequence[Array]) -> Expected | None:
-    if any(other.shape != value.shape for other in others):
-        return None
+def apart(got: Array, expected: Expected) -> Array:
+    """Which elements are wrong, of a result of the right dtype and shape."""
+    value = expected.value
     if not is_float(value):
-        stable = np.all([other == value for other in others], axis=0) if value.size else np.ones(value.shape, bool)
-        return Expected(value, np.zeros(value.shape), np.asarray(stable))
-    wide = value.astype(np.float64)
+        return np.asarray((got != value) & expected.compared)
+    a, b = got.astype(np.float64), value.astype(np.float64)
     with np.errstate(all="ignore"):
-        spread = np.max([np.abs(other.astype(np.float64) - wide) for other in others], axis=0) if value.size else np.zeros(value.shape)
-        finite = np.isfinite(spread) & np.isfinite(wide)
-        typical = float(np.sqrt(np.mean(np.square(spread[finite])))) if finite.any() else 0.0
-        allowed = 24 * spread + 8 * typical + 6 * unit(value.dtype) * np.abs(wide) + 1e-30
-    # A jump in one element of many (a rounding that falls the other way) says nothing of the others.
-    allowed = np.where(finite, allowed, 0)
-    return Expected(value, allowed, finite | (np.isnan(wide) & np.all([np.isnan(o.astype(np.float64)) for o in others], axis=0)))
+        return np.asarray(~((np.abs(a - b) <= expected.allowed) | (np.isnan(a) & np.isnan(b)) | (a == b)) & expected.compared)
 
 
 def disagreement(got: Array, expected: Expected) -> str | None:
@@ -201,13 +251,7 @@ def disagreement(got: Array, expected: Expected) -> str | None:
         return f"is {got.dtype}{list(got.shape)}, not {value.dtype}{list(value.shape)}"
     if not value.size:
         return None
-    if is_float(value):
-        a, b = got.astype(np.float64), value.astype(np.float64)
-        with np.errstate(all="ignore"):
-            wrong = ~((np.abs(a - b) <= expected.allowed) | (np.isnan(a) & np.isnan(b)) | (a == b))
-    else:
-        wrong = got != value
-    wrong = wrong & expected.compared
+    wrong = apart(got, expected)
     if not wrong.any():
         return None
     at = tuple(int(i) for i in np.argwhere(wrong)[0])

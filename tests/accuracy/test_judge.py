@@ -1,0 +1,99 @@
+"""What is rounding, and what is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.accuracy.judge import Judge, judge_of_module, within_tolerance
+from tilewright.accuracy.rounding_noise import NoisyInterpreter, Spread
+from tilewright.graph.interpreter import interpret
+from tilewright.graph.node import Function, GraphBuilder, Module, Parameter
+from tilewright.graph.ops import Binary, Cast, Constant, ConstantData, Unary
+from tilewright.ir import dtypes
+from tilewright.ir.types import tensor
+
+
+def module(*functions: str, count: int = 1000, integers: bool = False) -> Module:
+    """x / 3, then unary functions in a row, and at the end as int64 if it shall be."""
+    g = GraphBuilder()
+    x = g.one(Parameter("x", tensor(dtypes.float32, (count,))))
+    value = g.one(Binary("div"), x, g.one(Constant(ConstantData(np.full((1,), 3, np.float32)))))
+    for fn in functions:
+        value = g.one(Unary(fn), value)
+    if integers:
+        value = g.one(Cast(dtypes.int64), value)
+    return Module({"main": Function("main", (x,), (value,))}, "main", ("x",), ("y",))
+
+
+def judge(of: Module, x: np.ndarray) -> Judge:
+    return judge_of_module(of, [x], interpret(of, [x]))
+
+
+@pytest.mark.parametrize("integers", [False, True])
+def test_elements_near_a_tie_may_fall_either_way_and_no_others(integers: bool) -> None:
+    x = np.arange(1000, dtype=np.float32) * 100
+    x[7] = 3 * np.float32(2.5)  # x / 3 is a tie
+    of = module("round", integers=integers)
+    (right,) = interpret(of, [x])
+    up = right.copy()
+    up[7] = 3
+    (verdict,) = judge(of, x)([up], tolerance=None)
+    assert verdict.ok
+    assert verdict.rounding is (integers or verdict.error.relative > 1e-3)
+    for place in (8, 999):
+        wrong = right.copy()
+        wrong[place] += 100
+        (verdict,) = judge(of, x)([wrong])
+        assert not verdict.ok
+        assert f"first at [{place}]" in verdict.wrong
+    (verdict,) = judge(of, x)([right[:-1]])
+    assert not verdict.ok
+
+
+def test_what_moves_in_proportion_is_bounded_by_rounding_alone() -> None:
+    x = np.linspace(1, 2, 1000, dtype=np.float32)
+    of = module("neg")
+    (right,) = interpret(of, [x])
+    wrong = right.copy()
+    wrong[3] *= 1.01
+    assert not judge(of, x)([wrong])[0].ok
+    assert judge(of, x)([right * (1 + 1e-6)])[0].ok
+
+
+def test_another_account_is_judged_by_the_same_errors() -> None:
+    x = np.asarray([1, 7.5, 7.5, 7.5], np.float32)  # a third of 1 is not exact, and so errors are added to all
+    of = module("round", count=4, integers=True)
+    up, down = np.asarray([0, 3, 3, 3]), np.asarray([0, 2, 2, 2])
+    assert judge(of, x)([up], [down])[0].rounding
+    assert not judge(of, x * 100)([up], [down])[0].ok
+
+
+def test_a_tolerance_counts_alone() -> None:
+    x = np.full(4, 3 * np.float32(2.5), np.float32)
+    of = module("round", count=4, integers=True)
+    assert not judge(of, x)([np.full(4, 3)], [np.full(4, 2)], tolerance=0.1)[0].ok
+    (verdict,) = within_tolerance([np.full(4, 3)], [np.full(4, 2)], 0.6)
+    assert verdict.ok
+
+
+def test_nothing_runs_again_for_what_is_within_tolerance() -> None:
+    def again(noisy: NoisyInterpreter) -> list[np.ndarray]:
+        raise AssertionError
+
+    y = np.linspace(1, 2, 100, dtype=np.float32)
+    assert Judge([y], again)([y * np.float32(1 + 1e-5)])[0].ok
+    with pytest.raises(AssertionError):
+        Judge([y], again)([y * np.float32(1.1)])
+
+
+def test_a_number_that_is_none_in_another_run_is_not_compared() -> None:
+    spread = Spread(np.asarray([1.0, np.nan, np.nan, np.inf], np.float32))
+    spread.add(np.asarray([1.0, np.nan, 2.0, np.inf], np.float32))
+    expected = spread.expected()
+    assert expected is not None
+    assert expected.compared.tolist() == [True, True, False, False]
+    spread.add(np.asarray([np.nan, np.nan, 2.0, np.inf], np.float32))
+    again = spread.expected()
+    assert again is not None
+    assert again.compared.tolist() == [False, True, False, False]
