@@ -87,7 +87,7 @@ def compare_subject(
         seen = [turns[:TRACED_CALLS] if kernels else [] for turns in calls]
         traced = [traced_part(part, turns, subject, tolerance) for part, turns in zip(subject.parts, seen, strict=True)]
     single = isinstance(subject.runnable, Executable)
-    rows = tuple(kernel_row(each, tolerance, None if single else i) for i, kernels in enumerate(traced) for each in kernels)
+    rows = tuple(kernel_row(each, tolerance, None if single else i) for i, part in enumerate(traced) for each in part)
     doubtful = any(row.rounding or not row.ok for row in outputs)
     result = Comparison(
         subject.loaded.source,
