@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import numpy as np
@@ -107,7 +108,20 @@ def test_arm_has_an_instruction_for_each_pair_of_signs(machine: str, signs: str,
     assert f"\t{instruction}" in compile_to_assembly(generate(lowered, target), llvm_target(target))
 
 
-def test_pairs_that_no_instruction_takes_are_left_to_the_other_rules() -> None:
-    _, schedule, _ = scheduled("whole tiles", "s8s8", "icelake-server")
+@pytest.mark.parametrize(("signs", "called"), [("s8s8", "dot4"), ("u8s16", "dot2")])
+def test_pairs_that_vpdpbusd_does_not_take_are_widened(signs: str, called: str) -> None:
+    _, schedule, lowered = scheduled("whole tiles", signs, "icelake-server")
     calls = [e.attr for stmt in walk_stmts(schedule.kernel.body) for e in walk(*own_exprs(stmt)) if e.op is Op.CALL]
-    assert set(calls) == {"dot2"}  # vpdpwssd takes all signs
+    assert set(calls) == {called}
+    target = named_machine("icelake-server")
+    assert "vpdpwssd" in compile_to_assembly(generate(lowered, target), llvm_target(target))
+
+
+@pytest.mark.parametrize("signs", ["u8s8", "s8s8", "u8u8"])
+@pytest.mark.parametrize("machine", ["x86-64-v4", "x86-64-v3"])
+def test_bytes_are_widened_where_they_stand(machine: str, signs: str) -> None:
+    """By shifts and masks, not by a shuffle for every pair."""
+    _, _, lowered = scheduled("whole tiles", signs, machine)
+    target = named_machine(machine)
+    assembly = compile_to_assembly(generate(lowered, target), llvm_target(target))
+    assert not re.search("pmov[sz]xbw|pinsr|pshuf", assembly)

@@ -15,7 +15,7 @@ from tilewright.ir.scalar_ops import DOTS, Op
 from tilewright.target.cpu.codegen import memory
 from tilewright.target.cpu.codegen.llvm_types import shuffle_mask, splat_constant, vector
 from tilewright.target.cpu.codegen.text import Operand
-from tilewright.target.cpu.dots import BFDOT, VDPBF16PS, VPDPBUSD, VPMADDWD, WORDS, DotInstruction
+from tilewright.target.cpu.dots import BFDOT, BYTES, EVEN_ODD, VDPBF16PS, VPDPBUSD, VPDPWSSD, VPMADDWD, WORDS, DotInstruction, takes
 
 if TYPE_CHECKING:
     from tilewright.target.cpu.codegen.expressions import ExprEmitter
@@ -39,6 +39,9 @@ def emit_dot(em: ExprEmitter, e: Expr) -> Operand:
         rows = (right, left) if swapped else (left, right)
         places = [_place(em, row) for row in rows]
         if places[0] is not None and places[1] is not None:
+            if instruction in BYTES:
+                a, b = (_factors(em, row, place, row[0].dtype) for row, place in zip(rows, places, strict=True) if place is not None)
+                return _even_odd(em, instruction, em.vector(total), (a, rows[0][0].dtype), (b, rows[1][0].dtype))
             a = _factors(em, rows[0], places[0], instruction.left)
             b = _factors(em, rows[1], places[1], instruction.right)
             return _call(em, instruction, em.vector(total), a, b)
@@ -51,12 +54,12 @@ def emit_dot(em: ExprEmitter, e: Expr) -> Operand:
 def _instruction(em: ExprEmitter, count: int, left: DType, right: DType) -> tuple[DotInstruction, bool] | None:
     bits = em.lanes * 32
     for found in em.style.dots:
-        widths = (128, 256, 512) if found in (VPDPBUSD, VDPBF16PS, *WORDS) else (128,)
+        widths = (128, 256, 512) if found in (VPDPBUSD, VDPBF16PS, *BYTES, *WORDS) else (128,)
         if found.factors != count or bits not in widths or bits > em.style.vector_bits:
             continue
-        if (found in WORDS and left.is_integer) or (left, right) == (found.left, found.right):
+        if takes(found, left, right):
             return found, False
-        if (right, left) == (found.left, found.right):
+        if takes(found, right, left):
             return found, True
     return None
 
@@ -111,14 +114,42 @@ def _call(em: ExprEmitter, instruction: DotInstruction, total: Operand, a: str, 
     sums, bits = vector("i32", lanes), lanes * 32
     factors = vector(f"i{instruction.left.bits}", lanes * instruction.factors)
     if instruction is VPMADDWD:
-        name = f"@{_VPMADDWD[bits]}"
-        fn.module.declare(f"declare {sums} {name}({factors}, {factors})")
-        products = fn.op(f"call {sums} {name}({factors} {a}, {factors} {b})")
-        return fn.op(f"add {sums} {total}, {products}")
+        return fn.op(f"add {sums} {total}, {_pairs(em, a, b)}")
     x86 = instruction in (VPDPBUSD, *WORDS)
     name = f"@llvm.x86.avx512.{instruction.name}.{bits}" if x86 else f"@llvm.aarch64.neon.{instruction.name}.v4i32.v16i8"
     fn.module.declare(f"declare {sums} {name}({sums}, {factors}, {factors})")
     return fn.op(f"call {sums} {name}({sums} {total}, {factors} {a}, {factors} {b})")
+
+
+def _even_odd(em: ExprEmitter, instruction: DotInstruction, total: Operand, a: tuple[str, DType], b: tuple[str, DType]) -> str:
+    """`total` and the sums of products of four bytes each: those of the even and those of the odd ones, as pairs of 16 bits."""
+    pairs = list(zip(_halves(em, *a), _halves(em, *b), strict=True))
+    if instruction is not EVEN_ODD:
+        for x, y in pairs:
+            total = _call(em, VPDPWSSD, total, x, y)
+        return str(total)
+    even, odd = (_pairs(em, x, y) for x, y in pairs)
+    sums = vector("i32", em.lanes)
+    return em.fn.op(f"add {sums} {total}, {em.fn.op(f'add {sums} {even}, {odd}')}")
+
+
+def _halves(em: ExprEmitter, factors: str, dtype: DType) -> tuple[str, str]:
+    """The even and the odd of four bytes a lane, each widened to 16 bits where it stands."""
+    fn, lanes = em.fn, em.lanes
+    words = vector("i16", 2 * lanes)
+    both = fn.op(f"bitcast {vector('i8', 4 * lanes)} {factors} to {words}")
+    eight = splat_constant("8", "i16", 2 * lanes)
+    if dtype.kind == "int":
+        return fn.op(f"ashr {words} {fn.op(f'shl {words} {both}, {eight}')}, {eight}"), fn.op(f"ashr {words} {both}, {eight}")
+    return fn.op(f"and {words} {both}, {splat_constant('255', 'i16', 2 * lanes)}"), fn.op(f"lshr {words} {both}, {eight}")
+
+
+def _pairs(em: ExprEmitter, a: str, b: str) -> str:
+    """Products of 16-bit numbers, added up by pairs."""
+    fn, lanes = em.fn, em.lanes
+    sums, words, name = vector("i32", lanes), vector("i16", 2 * lanes), f"@{_VPMADDWD[lanes * 32]}"
+    fn.module.declare(f"declare {sums} {name}({words}, {words})")
+    return fn.op(f"call {sums} {name}({words} {a}, {words} {b})")
 
 
 def _float_call(em: ExprEmitter, instruction: DotInstruction, total: Operand, a: str, b: str) -> str:

@@ -15,7 +15,7 @@ from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
-from tilewright.target.cpu.dots import VPMADDWD, DotInstruction, dot_instruction
+from tilewright.target.cpu.dots import DotInstruction, dot_instruction
 from tilewright.target.cpu.rules.ahead import prefetch_panel
 from tilewright.target.cpu.rules.elementwise import parallelise
 from tilewright.target.cpu.rules.packing import parts_of
@@ -116,22 +116,24 @@ def _tile_size(tile: DotTile, machine: Machine, space: Space) -> tuple[int, int]
     length = extent_value(tile.vector.extent, 1 << 10)
     vectors = -(-length // tile.lanes) if tile.beyond is None else extent_value(tile.beyond.extent, 1 << 10)
     rows = 1 if tile.row is None else extent_value(tile.row.extent, 1 << 12)
-    spare = 2 if tile.instruction is VPMADDWD else 1
+    dot = tile.instruction
     sizes = [
         (height, count)
         for count in range(1, min(vectors, 6) + 1)
         for height in range(1, min(rows, 14) + 1)
-        if height * count + count + spare <= machine.vector_registers
+        if height * count + count * dot.parts + dot.registers <= machine.vector_registers
     ]
-    hide = machine.fma_units * (machine.fma_latency + 1)
+    hide = machine.fma_units * (machine.fma_latency + 1) if dot.chained else 0
 
     def cost(size: tuple[int, int]) -> float:
         height, count = size
+        dots = height * count
         waste = -(-rows // height) * height * -(-vectors // count) * count / (rows * vectors)
-        loads = (height + count) * machine.fma_units / (LOADS * height * count)
-        return waste * max(1.0, hide / (height * count), loads) * (1 + 0.1 * (1 / height + 0.5 / count))
+        loads = (height + count) * machine.fma_units / (LOADS * dots * dot.operations)
+        made = (height * dot.rows + count * dot.panel) / (dots * dot.operations)
+        return waste * max(1.0 + made, hide / dots, loads) * (1 + 0.1 * (1 / height + 0.5 / count))
 
-    return space.choose("dot_tile", sizes, cost, "rows x vectors: ragged waste, sums too few to hide the latency, loads")
+    return space.choose("dot_tile", sizes, cost, "rows x vectors: ragged waste, sums too few to hide the latency, loads, widening")
 
 
 def _packed(s: Schedule, name: str, tile: DotTile, count: int, constants: frozenset[str]) -> Schedule:
