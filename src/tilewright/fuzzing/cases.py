@@ -16,8 +16,8 @@ import numpy as np
 
 from tilewright.accuracy.rounding_noise import Expected, disagreement, expectations
 from tilewright.compiler import Compiled, compile_module
+from tilewright.fuzzing.calls import PASSED, Calls
 from tilewright.fuzzing.graphs import grow
-from tilewright.fuzzing.guarded import guarded_copy, guarded_runtime
 from tilewright.fuzzing.lines import Lines
 from tilewright.fuzzing.mutated import Unlike, compile_mutated
 from tilewright.graph.node import Function, Module, walk_nodes
@@ -27,7 +27,6 @@ from tilewright.ir import dtypes
 from tilewright.machine.description import Machine
 from tilewright.machine.detect import detect_host
 from tilewright.machine.targets import parse_target, resolve_target
-from tilewright.runtime.executable import Executable
 from tilewright.runtime.host_features import missing_features
 from tilewright.support.errors import MemoryLimitError, ScheduleError
 from tilewright.support.settings import Settings
@@ -52,7 +51,8 @@ def machine_of(target: str) -> Machine:
 @dataclass(frozen=True, slots=True)
 class How:
     """How a case is compiled and run. passes: names of graph passes to run instead of the compiler's own sequence; genes: seeds of changes
-    of kernels' schedules; see `mutated.py`."""
+    of kernels' schedules; see `mutated.py`. passed: one of `calls.PASSED`, the way in which inputs lie in memory; saved: the artifact is
+    written to a file and read back; limited: it runs within the memory that it announces; callers: threads that call it at once."""
 
     target: str = "cpu"
     opt_level: int = 3
@@ -60,6 +60,10 @@ class How:
     precision: str = "default"
     passes: tuple[str, ...] = ()
     genes: tuple[int, ...] = ()
+    passed: str = "plain"
+    saved: bool = False
+    limited: bool = False
+    callers: int = 1
 
     @property
     def mutated(self) -> bool:
@@ -119,6 +123,8 @@ def case_of(seed: int, recipe: Recipe | None = None) -> Case:
     rng = np.random.default_rng([seed, 77])
     target, level = str(rng.choice(targets(), p=_shares())), int(rng.choice((0, 1, 2, 3, 3, 3, 3)))
     how = How(recipe.target or target, level, int(rng.integers(1, 3)), str(rng.choice(("default", "strict"), p=(0.85, 0.15))))
+    passed, callers = str(rng.choice(PASSED, p=(0.7, 0.1, 0.2))), int(rng.choice((1, 3), p=(0.8, 0.2)))
+    how = replace(how, passed=passed, saved=bool(rng.random() < 0.25), limited=bool(rng.random() < 0.25), callers=callers)
     return Case(grown.function, grown.inputs, how, seed)
 
 
@@ -195,34 +201,21 @@ def first_wrong(results: Sequence[Array], wanted: Sequence[Expected | None]) -> 
 
 def run_compiled(case: Case, wanted: Sequence[Sequence[Expected | None]], reached: set[str], lines: Lines | None = None) -> Finding | None:
     """Compile the case and compare with what is expected of each of its inputs."""
-    module, level = module_of(case.function), case.how.opt_level
+    how, level = case.how, case.how.opt_level
     try:
-        compiled = compiled_case(case, wanted[0], reached, lines)
-        executable = Executable(compiled.artifact, case.how.threads)
+        artifact = compiled_case(case, wanted[0], reached, lines).artifact
+        at_end = bool(case.seed % 2)
+        calls = Calls(case.function, case.inputs, wanted, how.threads, at_end, how.passed, how.saved, how.limited, how.callers)
+        wrong = next(calls.faults(artifact), None)
     except MemoryError:
         return Finding("memory", "memory ran out while compiling", None, level)
     except Unlike as error:
         return Finding("wrong", str(error), None, level)
     except Exception as error:
-        if case.how.mutated and isinstance(error, REFUSALS):
+        if how.mutated and isinstance(error, REFUSALS):
             return None  # a schedule that no code can be made of is none that a rule would give
         return Finding("error", f"{type(error).__name__} while compiling: {error}", None, level)
-    for turn in (*range(len(wanted)), 0):  # the first again at the end: memory left by others must not matter
-        at_end = bool((case.seed + turn) % 2)
-        inputs = [guarded_copy(array, at_end) for array in case.inputs[turn]]
-        try:
-            with guarded_runtime(executable, at_end):
-                results = executable.run(dict(zip(module.input_names, inputs, strict=True)))
-        except Exception as error:
-            return Finding("error", f"{type(error).__name__} while running: {error}", None, level)
-        for i, (mine, given) in enumerate(zip(inputs, case.inputs[turn], strict=True)):
-            if mine.tobytes() != given.tobytes():
-                return Finding("wrong", f"input {i} was overwritten", None, level)
-        for i, (name, expected) in enumerate(zip(module.output_names, wanted[turn], strict=True)):
-            wrong = None if expected is None else disagreement(results[name], expected)
-            if wrong is not None:
-                return Finding("wrong", f"result {i} {wrong} (inputs {turn})", i, level)
-    return None
+    return None if wrong is None else Finding(wrong.kind, wrong.text, wrong.result, level)
 
 
 def write_case(case: Case, path: Path) -> None:

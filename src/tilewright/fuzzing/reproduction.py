@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,9 @@ def case_text(case: Case) -> str:
     if constants_of([case.function]) or not finite or sum(array.size for array in arrays) > INLINE:
         return 'case = read_case(Path(__file__).with_name("case.zip"))'
     turns = "".join(f"    ({''.join(f'{array_text(array)}, ' for array in inputs)}),\n" for inputs in case.inputs)
-    how = case.how
-    genes = f", {how.passes!r}, {how.genes!r}" if how.mutated else ""
-    chosen = f"How({how.target!r}, {how.opt_level}, {how.threads}, {how.precision!r}{genes})"
+    given = {entry.name: getattr(case.how, entry.name) for entry in fields(case.how)}
+    plain = {entry.name: entry.default for entry in fields(case.how)}
+    chosen = f"How({', '.join(f'{name}={value!r}' for name, value in given.items() if value != plain[name])})"
     return f"INPUTS = (\n{turns})\ncase = Case(parse_module(GRAPH).main, INPUTS, {chosen}, {case.seed})"
 
 

@@ -67,7 +67,10 @@ def _candidates(case: Case, finding: Finding) -> Iterator[Case]:
     if len(case.inputs) > 1:
         for inputs in case.inputs:
             yield replace(case, inputs=(inputs,))
-    simpler: tuple[dict[str, Any], ...] = ({"threads": 1}, {"target": "cpu"}, {"precision": "default"}, {"opt_level": 0}, {"opt_level": 1})
+    simpler: tuple[dict[str, Any], ...] = (
+        {"callers": 1}, {"limited": False}, {"saved": False}, {"passed": "plain"}, {"threads": 1}, {"target": "cpu"},
+        {"precision": "default"}, {"opt_level": 0}, {"opt_level": 1},
+    )  # fmt: skip
     for how in (replace(case.how, **change) for change in simpler):
         if how != case.how and how.opt_level <= case.how.opt_level:
             yield replace(case, how=how)

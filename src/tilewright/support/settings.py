@@ -4,7 +4,7 @@ Each field of `Settings` carries what the table says about it; `settings_table()
 cache keys. A setting changes generated code unless it is declared otherwise, so that a forgotten declaration costs a cache miss and never
 a wrong hit.
 
-    with override(threads=1, deterministic=True):
+    with override(threads=1, precision="strict"):
         exe = tilewright.compile("model.onnx")
 
 Order of precedence: `override`, then environment variables `TILEWRIGHT_<NAME>`, then the defaults.
