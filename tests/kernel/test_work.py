@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from tests.kernel.schedule.kernels import convolution, elementwise, matmul
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, call, cast, const, less, select, size
+from tilewright.ir.expr import Expr, call, cast, const, less, minimum, select, size
 from tilewright.ir.traverse import evaluate_int
 from tilewright.ir.types import tensor
 from tilewright.kernel.builder import KernelBuilder, StmtBuilder, Tensor
 from tilewright.kernel.nodes import Kernel
-from tilewright.kernel.operations import operations
+from tilewright.kernel.operations import ASSUMED_TRIPS, operations
 from tilewright.kernel.work import work_of
 from tilewright.target.cpu.math import expand_math
 
@@ -99,6 +99,26 @@ def test_loops_that_depend_on_the_point_count_as_those_of_the_middle_point() -> 
     work = work_of(k.finish([y]))
     assert value(work.operations, n=10) == 10 * 6
     assert value(work.read, n=10) == 4 * 10 * 6 + 8 * 10, "in terms of sizes alone"
+
+
+def test_a_length_computed_from_what_is_read_counts_as_assumed() -> None:
+    """Whatever it is computed from on the way: a float, another variable."""
+    k = KernelBuilder("adaptive")
+    x, corners = k.input("x", dtypes.float32, (8,)), k.input("corners", dtypes.float32, (8,))
+
+    def body(s: StmtBuilder, outs: Sequence[Tensor], i: Expr) -> None:
+        corner = s.let("corner", corners[i] * const(0.5, dtypes.float32))
+        step = s.let("step", corner / const(3.0, dtypes.float32))
+        count = s.let("count", cast(dtypes.int64, call("ceil", step)))
+        total = s.local("total", dtypes.float32, init=0.0)
+        with s.loop("j", count) as j:
+            s.store(total, (), total[()] + x[minimum(j, const(7))])
+        s.store(outs[0], (i,), total[()])
+
+    (y,) = k.opaque("y", (tensor(dtypes.float32, (8,)),), (8,), body)
+    work = work_of(k.finish([y]))
+    assert value(work.operations) == 8 * (1 + 1 + 1 + ASSUMED_TRIPS)
+    assert value(work.read) == 4 * (8 + 8)
 
 
 def test_a_part_of_an_operand_is_read_as_that_part() -> None:
