@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from tilewright.fuzzing.shrink import shrink
 from tilewright.fuzzing.worker import Worker
 from tilewright.graph.node import walk_nodes
 from tilewright.graph.text_parser import parse_module
+from tilewright.ir.expr import const
 
 GROUPS = (
     (), (), (), (), ("contraction",), ("convolutions", "pooling"), ("normalized", "reduction"), ("attention", "recurrent"),
@@ -129,3 +132,31 @@ def test_a_hang_is_a_finding() -> None:
         found = worker.ask({"seed": 1}).finding
         assert found is not None
         assert found.kind == "hang"
+
+
+OPTIONS: dict[str, Callable[[Any], bool]] = {
+    "attention": lambda op: op.softcap > 0 and op.past is not const(0),
+    "gather_nd": lambda op: op.batch_dims > 0,
+    "quantize": lambda op: op.block > 0,
+    "lstm": lambda op: op.clip is not None and "peephole" in op.given,
+    "resize": lambda op: op.antialias and op.scales[-1] is not None,
+    "roi_align": lambda op: op.samples == 0,
+    "tree_ensemble": lambda op: op.missing,
+    "if": lambda op: len(list(walk_nodes(op.then_branch.results))) > 12,
+    "loop": lambda op: op.trip is None,
+}
+STEPS_OF = {
+    "lstm": "recurrent",
+    "quantize": "quantization",
+    "roi_align": "regions",
+    "tree_ensemble": "trees",
+    "if": "grown_branch",
+    "loop": "grown_loop",
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_of_operators_are_drawn(name: str) -> None:
+    like = (STEPS_OF.get(name, name),)
+    met = (node.op for seed in range(200) for node in walk_nodes(grow(seed, like, most=6).function.results) if node.op.name == name)
+    assert any(OPTIONS[name](op) for op in met)

@@ -28,10 +28,12 @@ from tilewright.graph.ops import (
     Slice,
     Softplus,
     Unary,
+    constant,
 )
+from tilewright.graph.ops.resize_axis import COORDINATES, NEAREST
 from tilewright.graph.shapes import broadcast_shapes, canonical
 from tilewright.ir import dtypes
-from tilewright.ir.expr import const
+from tilewright.ir.expr import Expr, ceildiv, const
 from tilewright.support.errors import TypeRuleError
 
 
@@ -106,8 +108,17 @@ def float_arithmetic(f: Growth) -> None:
     other = None if x is None else partner(f, x)
     if x is None or other is None:
         return
-    fn = f.among("add", "sub", "mul", "div", "min", "max", "atan2")
+    fn = f.among("add", "sub", "mul", "div", "min", "max", "atan2", "pow", "remainder")
     a, b = (x, other) if f.chance(0.5) else (other, x)
+    if fn == "remainder":  # which jumps where a quotient is whole
+        if f.known(a).exact and f.known(b).exact:
+            divisor = f.s.g.one(Binary("add"), f.s.g.one(Unary("abs"), b), f.number(0.5, a.type.dtype))
+            f.put(Binary(f.among("fmod", "floormod", "floordiv")), (a, divisor), f.known(a).bound * 2 + 1, f.known(a).bound < 16)
+        return
+    if fn == "pow":
+        base = f.s.g.one(Binary("add"), f.s.g.one(Unary("abs"), a), f.number(0.5, a.type.dtype))
+        f.put(Binary("pow"), (base, f.s.g.one(Unary("tanh"), b)), 2 * f.known(a).bound + 2, False)
+        return
     known = f.known(a), f.known(b)
     if fn in ("div", "atan2"):
         dtype = a.type.dtype
@@ -128,6 +139,16 @@ def compare(f: Growth) -> None:
     other = None if x is None else partner(f, x, exact=True)
     if x is not None and other is not None:
         f.put(Binary(f.among("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")), (x, other), 1.0, True)
+
+
+def unusual(f: Growth) -> None:
+    """Where infinities and NaNs are, which only predicates see."""
+    x = f.pick(floating)
+    if x is not None:
+        dtype = x.type.dtype
+        odd = f.s.g.one(constant(np.asarray(f.among(np.inf, -np.inf, np.nan)), dtype))
+        mixed = f.s.g.one(Select(), f.operand(dtypes.bool_, x.shape), x, odd)
+        f.put(Unary(f.among("isnan", "isinf")), (mixed,), 1.0, True)
 
 
 def partner(f: Growth, x: Value, exact: bool = False) -> Value | None:
@@ -291,7 +312,14 @@ def spread(f: Growth) -> None:
             f.put(BroadcastTo(shape), (x,), f.known(x).bound, f.known(x).exact)
 
 
+NARROW = (dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16, dtypes.int4, dtypes.uint4)
+
+# Interpolation is in float32, whatever the dtype: float64 has nothing to be compared with.
+RESIZED = (dtypes.float32, dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.uint8, dtypes.int8)
+
+
 def quantization(f: Growth) -> None:
+    """Scales for all, along an axis, or for blocks of it."""
     x = f.pick(lambda value, known: value.type.dtype is dtypes.float32 and known.exact and known.bound <= 64 and value.type.rank >= 1)
     if x is None:
         return
@@ -299,34 +327,51 @@ def quantization(f: Growth) -> None:
         if never_empty(x):
             f.put_all(DynamicQuantize(), (x,), Known(255.0, False), Known(4.0, False), Known(255.0, False))
         return
-    dtype = f.among(dtypes.int8, dtypes.uint8, dtypes.int16)
-    axis = f.whole(0, x.type.rank - 1)
-    shape = f.among((), (), (x.shape[axis],))
+    axis, block = f.whole(0, x.type.rank - 1), 0
+    shape: tuple[Expr, ...] = f.among((), (), (x.shape[axis],))
+    if f.chance(0.25) and x.type.rank > 1:
+        block = f.whole(1, 4)
+        shape = (*x.shape[:axis], canonical(ceildiv(x.shape[axis], const(block))), *x.shape[axis + 1 :])
     scale = f.operand(dtypes.float32, shape, lambda rng, dims: np.asarray(rng.choice([0.25, 0.5, 1.0, 2.0], dims)))
-    zero = [f.operand(dtype, shape)] if f.chance(0.7) else []
-    q = f.put(Quantize(axis, 0, dtype), (x, scale, *zero), 255.0, True)
+    if f.chance(0.15):
+        tiny = f.among(dtypes.float8e4m3fn, dtypes.float8e5m2)
+        q, zero = f.put(Quantize(axis, block, tiny, f.chance(0.5)), (x, scale), 255.0, True), []
+    else:
+        dtype = f.among(*NARROW)
+        zero = [f.operand(dtype, shape)] if f.chance(0.7) else []
+        q = f.put(Quantize(axis, block, dtype), (x, scale, *zero), 255.0, True)
     if f.chance(0.7):
-        f.put(Dequantize(axis, 0, dtypes.float32), (q, scale, *zero), 600.0, True)
+        wide = f.among(dtypes.float32, dtypes.float32, dtypes.float16)
+        f.put(Dequantize(axis, block, wide), (q, scale, *zero), 600.0, wide is dtypes.float32)
 
 
 def resize(f: Growth) -> None:
+    """Larger and smaller, by the ratio of the sizes or by scales that are given."""
     x = f.pick(
-        lambda value, known: (
-            value.type.dtype is dtypes.float32 and value.type.rank in (3, 4) and elements(value) < 2000 and never_empty(value)
-        )
+        lambda value, known: value.type.dtype in RESIZED and value.type.rank in (3, 4) and elements(value) < 2000 and never_empty(value)
     )
     if x is None:
         return
     spatial = 2 if x.type.rank == 4 else 1
-    scale = f.among(1, 2, 2, 3)
-    sizes = (*x.shape[:-spatial], *(canonical(dim * scale) for dim in x.shape[-spatial:]))
-    if f.chance(0.3) and x.shape[-1].is_const:
-        sizes = (*sizes[:-1], const(f.whole(1, 9)))
-    mode = f.among("nearest", "linear", "cubic")
-    # Nearest neighbours of non-dyadic ratios hang on the last bit of a division; the others are continuous.
-    coordinate = "asymmetric" if mode == "nearest" else f.among("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
-    if mode == "nearest" and scale == 3:
-        return
-    if mode == "nearest" and sizes[-1] is not canonical(x.shape[-1] * scale):
-        return
-    f.put(Resize(sizes, (None,) * x.type.rank, mode, coordinate, nearest="floor"), (x,), f.known(x).bound * 3, False)
+    before, dims = x.shape[:-spatial], x.shape[-spatial:]
+    untouched = (None,) * len(before)
+    if not x.type.dtype.is_float or f.chance(0.3):
+        # Nearest neighbours of ratios that are not dyadic hang on the last bit of a division.
+        sizes = (*before, *(canonical(dim * f.among(1, 2, 4)) for dim in dims))
+        op = Resize(sizes, (None,) * x.type.rank, "nearest", f.among("asymmetric", "half_pixel"), f.among(*NEAREST))
+    else:
+        scale = f.among(1, 2, 2, 3)
+        sizes = (*before, *(canonical(dim * scale) for dim in dims))
+        scales: tuple[float | None, ...] = (None,) * x.type.rank
+        if f.chance(0.4) and all(dim.is_const for dim in dims):
+            ratio = f.among(0.4, 0.75, 1.3, 2.5)
+            sizes = (*before, *(const(int(dim.value * ratio) or 1) for dim in dims))
+            scales = (*untouched, *[ratio] * spatial) if f.chance(0.5) else scales
+        mode, coordinate = f.among("linear", "linear", "cubic"), f.among(*(c for c in COORDINATES if c != "tf_crop_and_resize"))
+        roi: tuple[float, ...] = ()
+        if f.chance(0.2):
+            # No place lies exactly on the border, past which the value for what is outside begins.
+            coordinate = "tf_crop_and_resize"
+            roi = (*[0.0] * len(before), *[f.among(0.13, -0.21)] * spatial, *[1.0] * len(before), *[f.among(0.87, 1.19)] * spatial)
+        op = Resize(sizes, scales, mode, coordinate, "floor", f.among(-0.75, -0.5), f.chance(0.2), f.chance(0.3), f.among(0.0, 1.5), roi)
+    f.put(op, (x,), f.known(x).bound * 3 + 2, op.mode == "nearest" and f.known(x).exact)

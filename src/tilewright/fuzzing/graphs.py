@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.fuzzing import body_steps as b
 from tilewright.fuzzing import elementwise_steps as e
 from tilewright.fuzzing import indexing_steps as x
 from tilewright.fuzzing import model_steps as m
@@ -27,6 +29,18 @@ from tilewright.support.errors import TypeRuleError
 Step = Callable[[Growth], None]
 
 
+# Steps that a body of a branch or loop does not take: they bind sizes that depend on data.
+OUTSIDE = ("positions", "compressed", "distinct", "suppressed", "branching", "grown_branch", "grown_loop")
+
+
+def _in_bodies(step: Callable[[Growth, Step], None]) -> Step:
+    def inside(f: Growth) -> None:
+        names = [name for name in STEPS if name not in OUTSIDE and not name.startswith("plain_")]
+        take(f, [names[int(f.rng.integers(len(names)))] for _ in range(f.whole(1, 5))])
+
+    return lambda f: step(f, inside)
+
+
 def _on_generator(step: Callable[[Generator], None]) -> Step:
     return lambda f: step(f.s)
 
@@ -34,8 +48,8 @@ def _on_generator(step: Callable[[Generator], None]) -> Step:
 STEPS: dict[str, tuple[float, Step]] = {
     **{step.__name__: (weight, step) for weight, step in (
         (2, e.math_function), (1, e.activation), (1, e.integer_function), (2, e.integer_arithmetic), (3, e.float_arithmetic), (1, e.jump),
-        (1, e.compare), (1.5, e.choose), (2, e.convert), (0.5, e.reinterpret), (0.7, e.source), (2, e.slice_with_steps), (1.5, e.pad_any),
-        (1.5, e.join), (1.5, e.regroup), (1, e.spread), (1, e.quantization), (0.7, e.resize), (0.7, e.new_parameter),
+        (1, e.compare), (0.4, e.unusual), (1.5, e.choose), (2, e.convert), (0.5, e.reinterpret), (0.7, e.source), (2, e.slice_with_steps),
+        (1.5, e.pad_any), (1.5, e.join), (1.5, e.regroup), (1, e.spread), (1, e.quantization), (0.7, e.resize), (0.7, e.new_parameter),
         (4, t.contraction), (3, t.convolutions), (1.5, t.pooling), (3, t.reduction), (1, t.position_of_extreme), (3, t.normalized),
         (0.7, t.attention), (0.5, t.recurrent),
         (1, x.gather), (0.7, x.gather_elements), (0.7, x.gather_nd), (0.7, x.scatter_elements), (0.7, x.scatter_nd), (1, x.ordering),
@@ -44,6 +58,8 @@ STEPS: dict[str, tuple[float, Step]] = {
         (0.3, s.refined), (0.3, s.repeated), (0.6, s.interleaved), (0.5, s.blocked), (0.6, s.blocked_convolution), (0.6, s.narrow_weights),
         (0.4, s.suppressed), (0.4, s.trees), (0.5, s.sampled), (0.4, s.regions), (0.4, s.deformed), (0.2, s.quantized_recurrent),
     )},
+    "grown_branch": (0.6, _in_bodies(b.grown_branch)),
+    "grown_loop": (0.6, _in_bodies(b.grown_loop)),
     **{f"plain_{step.__name__}": (0.4, _on_generator(step)) for step in dict.fromkeys(plain.STEPS)},
 }  # fmt: skip
 
@@ -87,14 +103,16 @@ def take_steps(f: Growth, like: Sequence[str], count: int, rng: np.random.Genera
     weights = np.array([STEPS[name][0] for name in chosen])
     for _ in range(count):
         name = chosen[int(rng.choice(len(chosen), p=weights / weights.sum()))]
-        if like and rng.random() < 0.3:
-            name = names[int(rng.integers(len(names)))]
+        take(f, [names[int(rng.integers(len(names)))] if like and rng.random() < 0.3 else name])
+
+
+def take(f: Growth, names: Sequence[str]) -> None:
+    """Take these steps, as far as they find what they need."""
+    for name in names:
         if name == "plain_gather" and f.fresh:  # it would take from axes that may turn out empty
             continue
-        try:
+        with contextlib.suppress(Unsuitable, TypeRuleError):
             STEPS[name][1](f)
-        except (Unsuitable, TypeRuleError):
-            continue
 
 
 def _sizes(rng: np.random.Generator, low: int) -> tuple[Expr, ...]:

@@ -34,10 +34,12 @@ class Unsuitable(Exception):
 
 @dataclass(slots=True)
 class Growth:
-    """A graph under construction. `draws` says what inputs a parameter takes, where small multiples of 1/4 will not do."""
+    """A graph under construction. `draws` says what inputs a parameter takes, where small multiples of 1/4 will not do. `label`: what the
+    names of parameters begin with; `fresh`: how many sizes were made that operators bind."""
 
     s: Generator
     draws: dict[Value, Draw] = field(default_factory=dict)
+    label: str = "x"
     fresh: int = 0
 
     @property
@@ -66,7 +68,7 @@ class Growth:
         type_ = tensor(dtype, shape)
         if any(v not in self.names for v in free_vars(*type_.shape)):
             raise Unsuitable  # sizes that depend on data cannot be sizes of inputs
-        value = self.s.g.one(Parameter(f"x{len(self.s.params)}", type_))
+        value = self.s.g.one(Parameter(f"{self.label}{len(self.s.params)}", type_))
         self.s.params.append(value)
         self.s.pool[value] = Known(bound, exact)
         if how is not None:

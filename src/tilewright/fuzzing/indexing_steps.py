@@ -77,12 +77,13 @@ def gather_nd(f: Growth) -> None:
     x = _indexed(f)
     if x is None:
         return
-    depth = f.whole(1, x.type.rank)
-    shape = (*f.s.shape(f.whole(0, 2)), const(depth))
-    n = min(_least(x, axis) for axis in range(depth))
+    batch = f.among(0, 0, 1, 2) if x.type.rank > 2 else f.among(0, x.type.rank - 1)
+    depth = f.whole(1, x.type.rank - batch)
+    shape = (*x.shape[:batch], *f.s.shape(f.whole(0, 2)), const(depth))
+    n = min(_least(x, axis) for axis in range(batch, batch + depth))
     indices = f.operand(f.among(*INDEX_DTYPES), shape, whole_numbers(-n, n - 1))
     if elements(x) * elements_of(shape) < 1 << 16:
-        f.put(GatherNd(), (x, indices), f.known(x).bound, f.known(x).exact)
+        f.put(GatherNd(batch), (x, indices), f.known(x).bound, f.known(x).exact)
 
 
 def _reduction(f: Growth, x: Value) -> tuple[str, float]:
@@ -213,7 +214,7 @@ def distinct(f: Growth) -> None:
 # ---- control flow
 
 
-def _condition(f: Growth) -> Value:
+def condition(f: Growth) -> Value:
     found = f.pick(lambda value, known: value.type.dtype is dtypes.bool_ and value.type.rank == 0)
     if found is not None and f.chance(0.7):
         return found
@@ -228,7 +229,7 @@ def branching(f: Growth) -> None:
     x = f.pick(lambda value, known: value.type.dtype is dtypes.float32)
     if x is None:
         return
-    condition = _condition(f)
+    chosen = condition(f)
     inner = GraphBuilder()
     p, q = (inner.one(Parameter(name, x.type)) for name in "pq")
     known = f.known(x)
@@ -240,7 +241,7 @@ def branching(f: Growth) -> None:
         no.append(q)
     other = f.picked(dtypes.float32, x.shape)
     functions = Function("yes", (p, q), tuple(yes)), Function("no", (p, q), tuple(no))
-    results = branch(f.s.g, condition, (x, other), *functions, lambda: f.fresh_size("cut"))
+    results = branch(f.s.g, chosen, (x, other), *functions, lambda: f.fresh_size("cut"))
     bound = known.bound + f.known(other).bound
     f.s.pool.update({v: Known(bound**2 if bound > 1 else bound, False) for v in results})
 
@@ -268,7 +269,7 @@ def looping(f: Growth) -> None:
     going = [inner.one(Binary("less"), more, inner.one(constant(f.whole(0, 4), dtypes.int64)))] if conditional else []
     body = Function("body", (carried, total, captured), (*going, after, more, *outputs))
     capture = f.picked(dtypes.float32, x.shape)
-    first = [_condition(f)] if conditional else []
+    first = [condition(f)] if conditional else []
     start = f.s.g.one(constant(f.whole(0, 2), dtypes.int64))
     results = f.s.g.emit(Loop(body, 2, counter, trip, conditional), *first, x, start, capture)
     bound = f.known(x).bound + f.known(capture).bound * 2

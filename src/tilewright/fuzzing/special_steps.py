@@ -29,6 +29,7 @@ from tilewright.graph.ops import (
     RefineShape,
     Repeat,
     RoiAlign,
+    Select,
     TreeEnsemble,
     Unary,
     Unblock,
@@ -220,8 +221,11 @@ def trees(f: Growth) -> None:
         (f.rng.integers(-4, 5, entries) / 4, dtype),
     )  # fmt: skip
     values = [f.s.constant(np.asarray(table), table_dtype) for table, table_dtype in tables]
-    mode = f.among("leq", "lt", "gte", "gt", "eq", "neq")
-    f.put(TreeEnsemble(targets, f.among(*AGGREGATES), mode), (x, *values), 64.0, False)
+    mode, missing = f.among("leq", "lt", "gte", "gt", "eq", "neq"), f.chance(0.3)
+    if missing:
+        x = f.s.g.one(Select(), f.operand(dtypes.bool_, x.shape), x, f.number(np.nan, dtype))
+        values.append(f.s.constant(f.rng.random(len(feature)) < 0.5, dtypes.bool_))
+    f.put(TreeEnsemble(targets, f.among(*AGGREGATES), mode, missing), (x, *values), 64.0, False)
 
 
 def sampled(f: Growth) -> None:
@@ -254,7 +258,7 @@ def regions(f: Growth) -> None:
 
     boxes = f.operand(x.type.dtype, (count, 4), rois)
     batch = f.operand(dtypes.int64, (count,), whole_numbers(0, 0))
-    op = RoiAlign((f.whole(1, 3), f.whole(1, 3)), f.among(1.0, 0.5), f.among(1, 2, 3), f.chance(0.3), f.chance(0.5))
+    op = RoiAlign((f.whole(1, 3), f.whole(1, 3)), f.among(1.0, 0.5), f.among(0, 1, 2, 3), f.chance(0.3), f.chance(0.5))
     f.put(op, (x, boxes, batch), f.known(x).bound, False)
 
 

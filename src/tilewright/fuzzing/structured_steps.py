@@ -6,7 +6,7 @@ import numpy as np
 
 from tilewright.fuzzing.elementwise_steps import floating
 from tilewright.fuzzing.generator import Known
-from tilewright.fuzzing.growth import MOST_ELEMENTS, ONE, Growth, elements, elements_of, never_empty, positive
+from tilewright.fuzzing.growth import MOST_ELEMENTS, ONE, ZERO, Array, Growth, elements, elements_of, never_empty, positive
 from tilewright.graph.node import Value
 from tilewright.graph.ops import (
     ArgReduce,
@@ -231,30 +231,30 @@ def normalized(f: Growth) -> None:
     if rank >= 2 and x.shape[1].is_const:
         kinds.append("group")
     kind = f.among(*kinds)
-    axis = f.whole(0, rank - 1)
+    axis, epsilon = f.whole(0, rank - 1), f.among(0.5, 0.5, 1e-2, 1e-5)
     trailing = [dim if f.chance(0.8) else ONE for dim in x.shape[axis:]]
     if kind == "softmax":
         f.put(Softmax(axis), (x,), 1.0, False)
     elif kind == "log_softmax":
         f.put(LogSoftmax(axis), (x,), 2e3, False)
     elif kind == "layer":
-        f.put(LayerNorm(axis, 0.5), (x, f.operand(dtype, trailing), f.operand(dtype, trailing)), 64.0, False)
+        f.put(LayerNorm(axis, epsilon), (x, f.operand(dtype, trailing), f.operand(dtype, trailing)), 64.0, False)
     elif kind == "rms":
-        f.put(RmsNorm(axis, 0.5), (x, f.operand(dtype, trailing)), 64.0, False)
+        f.put(RmsNorm(axis, epsilon), (x, f.operand(dtype, trailing)), 64.0, False)
     elif kind == "batch":
         _batch_norm(f, x)
     elif kind == "lrn":
-        f.put(Lrn(f.among(1, 2, 3, 5), 0.5, 0.75, 1.0), (x,), f.known(x).bound, False)
+        f.put(Lrn(f.among(1, 2, 3, 5), f.among(0.5, 1e-4), f.among(0.75, 0.5, 1.0), f.among(1.0, 2.0)), (x,), f.known(x).bound, False)
     elif kind == "instance":
-        f.put(InstanceNorm(0.5), (x, f.operand(dtype, x.shape[1:2]), f.operand(dtype, x.shape[1:2])), 64.0, False)
+        f.put(InstanceNorm(epsilon), (x, f.operand(dtype, x.shape[1:2]), f.operand(dtype, x.shape[1:2])), 64.0, False)
     else:
         channels = int(x.shape[1].value)
         groups = f.among(*(g for g in range(1, channels + 1) if channels % g == 0))
-        f.put(GroupNorm(groups, 0.5), (x, f.operand(dtype, x.shape[1:2]), f.operand(dtype, x.shape[1:2])), 64.0, False)
+        f.put(GroupNorm(groups, epsilon), (x, f.operand(dtype, x.shape[1:2]), f.operand(dtype, x.shape[1:2])), 64.0, False)
 
 
 def attention(f: Growth) -> None:
-    dtype = f.among(dtypes.float32, dtypes.float32, dtypes.float16)
+    dtype = f.among(dtypes.float32, dtypes.float32, dtypes.float16, dtypes.bfloat16)
     batch = [const(f.whole(1, 3)) for _ in range(f.whole(0, 2))]
     queries, keys = f.s.dim(), f.s.dim()
     if any(dim.is_const and dim.value == 0 for dim in (queries, keys)):
@@ -265,8 +265,25 @@ def attention(f: Growth) -> None:
     v = f.picked(dtype, (*batch, keys, width))
     if not all(never_empty(x) for x in (q, k, v)):
         return
-    mask = [f.operand(dtype, f.among((queries, keys), (ONE, keys), ()))] if f.chance(0.4) else []
-    f.put(Attention(0.25, f.chance(0.3)), (q, k, v, *mask), f.known(v).bound, False)
+    shape = f.among((queries, keys), (ONE, keys), ())
+    mask = []
+    if f.chance(0.4):
+        # Every query sees the first key: one that may see nothing gives NaN.
+        mask = [f.operand(dtypes.bool_, shape, seen) if f.chance(0.3) else f.operand(dtype, shape)]
+    past = f.among(ZERO, ZERO, const(3), *f.s.sizes)
+    op = Attention(f.among(0.25, 0.25, 1.0), f.chance(0.3), f.among(0.0, 0.0, 2.0), past)
+    f.put(op, (q, k, v, *mask), f.known(v).bound, False)
+
+
+def seen(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """A mask that keeps about half, and whatever comes first."""
+    kept = rng.random(shape) < 0.5
+    return np.asarray(kept | (np.arange(shape[-1]) == 0) if shape else True)
+
+
+# What gates and states may be computed by, so that states stay small: all where what enters is clipped.
+GATES, STATES = ("sigmoid", "sigmoid", "hardsigmoid"), ("tanh", "tanh", "scaledtanh", "softsign", "hardsigmoid")
+UNBOUNDED = ("relu", "affine", "leakyrelu", "elu", "softplus")
 
 
 def recurrent(f: Growth) -> None:
@@ -278,7 +295,7 @@ def recurrent(f: Growth) -> None:
     steps, batch, width = f.s.dim(), f.s.dim(), f.among(1, 2, 3, 8)
     if (steps.is_const and steps.value > 12) or (batch.is_const and batch.value > 12):
         return
-    dtype = f.among(dtypes.float32, dtypes.float32, dtypes.float64)
+    dtype = f.among(dtypes.float32, dtypes.float32, dtypes.float64, dtypes.float16)
     x = f.picked(dtype, (steps, batch, const(width)))
     if f.known(x).bound > 8 or not never_empty(x):
         return
@@ -291,15 +308,18 @@ def recurrent(f: Growth) -> None:
         given.append("lengths")
         # Lengths past the sequence mean its whole length in no definition, so they stay within.
         operands.append(f.operand(dtypes.int32, (batch,), lambda rng, shape: np.ones(shape)))
-    if f.chance(0.4):
-        given.append("initial_h")
-        operands.append(f.operand(dtype, (d, batch, hidden)))
-    known = Known(4.0, False)
+    for name, shape in (("initial_h", (d, batch, hidden)), ("initial_c", (d, batch, hidden)), ("peephole", (d, 3 * hidden))):
+        if f.chance(0.4) and (kind == "lstm" or name == "initial_h"):
+            given.append(name)
+            operands.append(f.operand(dtype, shape))
+    clip = f.among(None, None, 0.75, 2.0)
+    states = STATES if clip is None else (*STATES, *UNBOUNDED)
+    roles = {"lstm": (GATES, states, states), "gru": (GATES, states), "rnn": (states,)}[kind]
+    acts = tuple(activation(f.among(*names)) for _ in range(d) for names in roles)
+    known = Known(4.0 if clip is None else 1e3, False)
     if kind == "lstm":
-        acts = tuple(activation(name) for name in ("sigmoid", "tanh", "tanh")) * d
-        f.put_all(Lstm(hidden, direction, acts, None, f.chance(0.2), tuple(given)), operands, known, known, known)
+        f.put_all(Lstm(hidden, direction, acts, clip, f.chance(0.2), tuple(given)), operands, known, known, known)
     elif kind == "gru":
-        acts = tuple(activation(name) for name in ("sigmoid", "tanh")) * d
-        f.put_all(Gru(hidden, direction, acts, None, f.chance(0.5), tuple(given)), operands, known, known)
+        f.put_all(Gru(hidden, direction, acts, clip, f.chance(0.5), tuple(given)), operands, known, known)
     else:
-        f.put_all(Rnn(hidden, direction, (activation("tanh"),) * d, None, tuple(given)), operands, known, known)
+        f.put_all(Rnn(hidden, direction, acts, clip, tuple(given)), operands, known, known)
