@@ -33,6 +33,7 @@ from tilewright.support.settings import Settings
 
 Array = np.ndarray[Any, np.dtype[Any]]
 host: Callable[[], Machine] = cache(detect_host)
+KINDS = ("fn", "mode", "reduction", "direction")  # attributes that make an operator another one
 REFUSALS = (ScheduleError, MemoryLimitError)
 
 
@@ -163,11 +164,12 @@ def compared_share(wanted: Sequence[Sequence[Expected | None]]) -> float:
 
 
 def operators_of(function: Function) -> dict[str, int]:
-    """How often each operator occurs, in the bodies of loops and branches as well; those with a function of their own by that too."""
+    """How often each operator occurs, in the bodies of loops and branches as well; those with a function or mode of their own by that
+    too."""
     counts: Counter[str] = Counter()
     for node in walk_nodes(function.results):
-        fn = getattr(node.op, "fn", None)
-        counts[node.op.name if fn is None else f"{node.op.name}.{fn}"] += 1
+        kinds = [str(getattr(node.op, name)) for name in KINDS if hasattr(node.op, name)]
+        counts[".".join([node.op.name, *kinds[:1]])] += 1
         for name in (entry.name for entry in fields(node.op)):
             inner = getattr(node.op, name)
             if isinstance(inner, Function):
