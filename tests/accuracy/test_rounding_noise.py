@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewright.accuracy.rounding_noise import expectations
+from tilewright.accuracy.rounding_noise import disagreement, expectations
 from tilewright.graph.text_parser import parse_module
 
 # Elements that are equal, halfway between integers, or at a threshold: the least error in an operand would make them jump.
@@ -45,3 +46,22 @@ def test_what_a_rounding_error_decides_is_not() -> None:
     assert stable(body + "    v = cast(c, dtype=int32, saturate=True)", "v") == [True, False, False, True]
     body += "    two = constant(2.0, float32[()])\n    v = quantize(c, two, axis=0, block=0, dtype=int8, saturate=True)"
     assert stable(body, "v") == [True, False, False, True]
+
+
+def test_factors_of_bfloat16_explain_what_float32_does_not() -> None:
+    """Only where a factor has more bits than bfloat16."""
+    function = parse_module(
+        'def main(x: float32[3, 8], w: float32[8, 2]):\n    v = contract(x, w, spec="mk,kn->mn", dtype=float32)\n    return v\n'
+    ).main
+    rng = np.random.default_rng(1)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 8), (8, 2)))
+    exact = [np.round(array * 4) / 4 for array in (x, w)]
+    fine, coarse, whole = (expectations(function, arrays, 0, bf16)[0] for arrays, bf16 in (((x, w), False), ((x, w), True), (exact, True)))
+    assert fine is not None
+    assert coarse is not None
+    assert whole is not None
+    narrow = (x.astype(ml_dtypes.bfloat16).astype(np.float32) @ w.astype(ml_dtypes.bfloat16).astype(np.float32)).astype(np.float32)
+    assert disagreement(narrow, fine) is not None
+    assert disagreement(narrow, coarse) is None
+    assert disagreement(coarse.value * np.float32(1.5), coarse) is not None
+    assert (whole.allowed < 1e-4).all()

@@ -22,6 +22,7 @@ from tilewright.graph.ops import (
     Binary,
     Bitcast,
     Block,
+    BlockedConvolution,
     Cast,
     Contract,
     Convolution,
@@ -31,13 +32,16 @@ from tilewright.graph.ops import (
     Gather,
     GatherElements,
     GatherNd,
+    Gru,
     Interleave,
+    Lstm,
     MaxPoolIndices,
     NonZeroIndices,
     Quantize,
     Reduce,
     Repeat,
     ReverseSequence,
+    Rnn,
     ScatterElements,
     ScatterNd,
     Select,
@@ -48,6 +52,7 @@ from tilewright.graph.ops import (
     Unblock,
     Unique,
     WindowReduce,
+    WinogradConvolution,
 )
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
 from tilewright.graph.ops.source import BindSize, Constant, Iota, SizeValue
@@ -58,6 +63,7 @@ from tilewright.support.errors import TilewrightError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 RUNS = 5
+BFLOAT16 = dtypes.bfloat16.numpy
 # Operators whose results are the same bits in every right compilation, given the same operands: they move, choose, order or convert.
 EXACT = (
     Reshape, RefineShape, Transpose, BroadcastTo, Repeat, Slice, Pad, Concat, Interleave, Block, Unblock, Constant, Iota, SizeValue,
@@ -72,6 +78,8 @@ EXACT_FUNCTIONS = frozenset([
 SUMS = (
     Binary, Reduce, WindowReduce, CumulativeScan, ScatterElements, ScatterNd, Contract, Convolution, ConvolutionTranspose, Dequantize,
 )  # fmt: skip
+# Operators whose factors `precision=bf16` may round to bfloat16.
+PRODUCTS = (Contract, Convolution, ConvolutionTranspose, BlockedConvolution, WinogradConvolution, Lstm, Gru, Rnn)
 # Operators that jump where an operand passes a threshold: errors of sums come after that.
 CHOOSING = (TreeEnsemble,)
 ARITHMETIC = frozenset(["add", "sub", "mul", "div", "reciprocal", "sqrt"])
@@ -89,26 +97,35 @@ def unit(dtype: np.dtype) -> float:
     return float(info(dtype).eps) / 2
 
 
+def loses_bits(x: Array) -> bool:
+    """Whether x is float32 and rounding to bfloat16 changes it."""
+    return x.dtype == np.float32 and not np.array_equal(x.astype(BFLOAT16).astype(np.float32), x, equal_nan=True)
+
+
 class NoisyInterpreter(Interpreter):
     """Runs functions with errors, `scale` times as large as rounding makes them; each run draws others. absolute: results of functions
-    between -1 and 1 have errors in units of 1, as those of libraries do that are not accurate where results are small."""
+    between -1 and 1 have errors in units of 1, as those of libraries do that are not accurate where results are small. coarse: float32
+    factors of products have errors as large as those of bfloat16."""
 
-    __slots__ = ("absolute", "rng", "scale")
+    __slots__ = ("absolute", "coarse", "rng", "scale")
 
-    def __init__(self, rng: np.random.Generator, module: Module | None = None, scale: float = 1.0, absolute: bool = False) -> None:
+    def __init__(
+        self, rng: np.random.Generator, module: Module | None = None, scale: float = 1.0, absolute: bool = False, coarse: bool = False
+    ) -> None:
         super().__init__(module)
-        self.rng, self.scale, self.absolute = rng, scale, absolute
+        self.rng, self.scale, self.absolute, self.coarse = rng, scale, absolute, coarse
 
     def over(self, module: Module) -> NoisyInterpreter:
         """An interpreter over another module that draws errors from the same generator."""
-        return NoisyInterpreter(self.rng, module, self.scale, self.absolute)
+        return NoisyInterpreter(self.rng, module, self.scale, self.absolute, self.coarse)
 
     def _operator(self, op: Operator, inputs: list[Array], sizes: dict[Expr, int], types: list[TensorType]) -> Sequence[Array]:
         results = [np.asarray(r) for r in super()._operator(op, inputs, sizes, types)]
-        if not any(map(is_float, (*results, *inputs))) or hasattr(op, "interpret") or not rounds(op, inputs, results):
+        coarse = self.coarse and isinstance(op, PRODUCTS) and any(map(loses_bits, inputs))
+        if not any(map(is_float, (*results, *inputs))) or hasattr(op, "interpret") or not (coarse or rounds(op, inputs, results)):
             return results
         # Errors of partial sums: in whatever order terms are added, they grow with the number of terms.
-        many = math.sqrt(terms(op, inputs, results))
+        many = math.sqrt(terms(op, inputs, results)) + (unit(BFLOAT16) / unit(np.dtype(np.float32)) if coarse else 0.0)
         noisy = [self._disturbed(x, many) if is_float(x) and not isinstance(op, CHOOSING) else x for x in inputs]
         results = [np.asarray(r) for r in super()._operator(op, noisy, sizes, types)]
         size = 1.0 if getattr(op, "fn", "add") in ARITHMETIC else FUNCTION_ULPS
@@ -221,12 +238,12 @@ class Spread:
         return Expected(value, allowed, finite | (np.isnan(wide) & np.isfinite(spread)))
 
 
-def expectations(function: Function, inputs: Sequence[Array], seed: int) -> list[Expected | None]:
-    """For each result what compiled code may give; None where even the shape depends on rounding errors."""
+def expectations(function: Function, inputs: Sequence[Array], seed: int, coarse: bool = False) -> list[Expected | None]:
+    """For each result what compiled code may give; None where even the shape depends on rounding errors. coarse: with `precision=bf16`."""
     spreads = [Spread(value) for value in Interpreter(None).run(function, list(inputs), {})]
     for run in range(RUNS):
         try:
-            others = NoisyInterpreter(np.random.default_rng([seed, run])).run(function, list(inputs), {})
+            others = NoisyInterpreter(np.random.default_rng([seed, run]), coarse=coarse).run(function, list(inputs), {})
         except TilewrightError:  # sizes that depend on rounding errors contradict each other
             return [None] * len(spreads)
         for spread, other in zip(spreads, others, strict=True):

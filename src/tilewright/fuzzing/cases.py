@@ -33,6 +33,7 @@ from tilewright.support.settings import Settings
 
 Array = np.ndarray[Any, np.dtype[Any]]
 host: Callable[[], Machine] = cache(detect_host)
+PRECISIONS = ("default", "strict", "bf16")
 KINDS = ("fn", "mode", "reduction", "direction")  # attributes that make an operator another one
 REFUSALS = (ScheduleError, MemoryLimitError)
 
@@ -123,7 +124,7 @@ def case_of(seed: int, recipe: Recipe | None = None) -> Case:
     grown = grow(seed, recipe.steps, recipe.model, 8 if recipe.small else 24)
     rng = np.random.default_rng([seed, 77])
     target, level = str(rng.choice(targets(), p=_shares())), int(rng.choice((0, 1, 2, 3, 3, 3, 3)))
-    how = How(recipe.target or target, level, int(rng.integers(1, 3)), str(rng.choice(("default", "strict"), p=(0.85, 0.15))))
+    how = How(recipe.target or target, level, int(rng.choice((1, 2, 2, 3, 5))), str(rng.choice(PRECISIONS, p=(0.75, 0.15, 0.1))))
     passed, callers = str(rng.choice(PASSED, p=(0.7, 0.1, 0.2))), int(rng.choice((1, 3), p=(0.8, 0.2)))
     how = replace(how, passed=passed, saved=bool(rng.random() < 0.25), limited=bool(rng.random() < 0.25), callers=callers)
     return Case(grown.function, grown.inputs, how, seed)
@@ -146,7 +147,9 @@ def run_case(case: Case) -> Finding | None:
 
 def judge(case: Case, levels: Sequence[int] = (), lines: Lines | None = None) -> Outcome:
     """Compile the case, at each of the levels where there are any, and compare. The reference runs once. `lines` notes what is reached."""
-    wanted: list[list[Expected | None]] = [expectations(case.function, inputs, case.seed) for inputs in case.inputs]
+    wanted: list[list[Expected | None]] = [
+        expectations(case.function, inputs, case.seed, case.how.precision == "bf16") for inputs in case.inputs
+    ]
     compared = compared_share(wanted)
     finding, reached = None, set[str]()
     for level in levels or (case.how.opt_level,):
