@@ -41,11 +41,16 @@ def made(inner: Growth) -> list[Value]:
 
 
 def captures(f: Growth, inner: Growth) -> list[Value]:
-    """An operand for each parameter that a body has added."""
+    """An operand for each parameter that a body has added: a value of the kind that it takes, or a new one."""
     found = []
     for param in inner.s.params:
-        dtype, how, bound = param.type.dtype, inner.draws.get(param), inner.known(param).bound
-        found.append(f.picked(dtype, param.shape) if how is None else f.parameter(dtype, param.shape, how, bound))
+        how, least = inner.draws.get(param), inner.known(param)
+
+        def fits(value: Value, known: Known, param: Value = param, least: Known = least) -> bool:
+            return value.type is param.type and known.exact >= least.exact and known.bound <= least.bound
+
+        value = f.pick(fits) if how is None and f.chance(0.6) else None
+        found.append(value or f.operand(param.type.dtype, param.shape, how, least.bound))
     return found
 
 
