@@ -8,13 +8,13 @@ import pytest
 from tests.compiled_graphs import check, f32, function, module
 from tilewright.graph.ops import Contract, Unary, constant
 from tilewright.ir import dtypes
-from tilewright.ir.expr import size
+from tilewright.ir.expr import const, equal, size
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.types import TensorType, bind_shape
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.lower.pipeline import lower
 from tilewright.kernel.lower.specialise_sizes import tiled_sizes
-from tilewright.kernel.nodes import For, If, Kernel, walk_stmts
+from tilewright.kernel.nodes import For, If, Kernel, Prefetch, walk_stmts
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.machine.targets import named_machine
 from tilewright.target.cpu.rules.choose import schedule_kernel
@@ -84,3 +84,14 @@ def test_a_product_of_sizes_has_a_version_where_all_of_them_are_one(m: int, n: i
     (want,) = interpret(schedule.kernel, inputs, {M: m, N: n})
     (got,) = interpret(lowered, inputs, {M: m, N: n})
     np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "asks"), [(1, False), (3, True)])
+def test_weights_that_are_read_once_are_not_asked_for(rows: int, asks: bool) -> None:
+    """Where nothing shares a panel, the hardware reads it ahead."""
+    body = function("p", [f32(N, rows, 64), f32(64, 256)], lambda g, x, w: [g.one(Contract("mik,kn->min", dtypes.float32), x, w)])
+    (group,) = {value.node for value in fuse(body).results}
+    lowered = lower(schedule_kernel(lower_group(group.op.body), frozenset({1}), named_machine("x86-64-v4")).kernel)
+    (choice,) = (choice for choice in versions(lowered) if choice.condition is equal(N, const(1)))
+    assert any(isinstance(s, Prefetch) for s in walk_stmts(choice.then)) == asks
+    assert any(isinstance(s, Prefetch) for s in walk_stmts(choice.otherwise))

@@ -6,6 +6,9 @@ to be 1, the other rows of the tile are stored nowhere, and their computation fa
 
     for t in range((n + 5) // 6): tile           if n == 1: tile with rows 1 to 5 gone
                                           ->     else: for t in range((n + 5) // 6): tile
+
+Requests for what is then read once are gone as well: which part of the next panel a tile asks for is worked out for several tiles that
+share one, and an operand that is read once, from beginning to end, is one that the hardware by itself reads ahead.
 """
 
 from __future__ import annotations
@@ -15,8 +18,26 @@ import math
 from tilewright.ir.expr import Expr, all_of, const, equal, load, var
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import evaluate_int, free_vars, transform, walk
+from tilewright.ir.types import static_shape
 from tilewright.kernel.lower.simplify_statements import simplify_statements
-from tilewright.kernel.nodes import Buffer, For, If, Kernel, Let, Stmt, Store, map_stmt, walk_stmts, with_fields
+from tilewright.kernel.nodes import (
+    NOTHING,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Let,
+    Prefetch,
+    Stmt,
+    Store,
+    While,
+    children,
+    loads,
+    map_stmt,
+    own_exprs,
+    walk_stmts,
+    with_fields,
+)
 
 PROBES = (1, 2, 3, 5, 7, 8, 12, 30, 31, 100)
 
@@ -83,4 +104,27 @@ def _version(kernel: Kernel, group: tuple[Expr, ...]) -> tuple[Stmt, list[Buffer
         return mapped
 
     specialised = simplify_statements(with_fields(kernel, body=on_stmt(kernel.body)))
-    return specialised.body, list(locals_.values())
+    reads: dict[Buffer, float] = {}
+    _count_reads(specialised.body, 1, reads)
+    once = frozenset(buffer for buffer, times in reads.items() if times <= math.prod(static_shape(buffer.shape) or (0,)))
+    return _without_requests(specialised.body, once), list(locals_.values())
+
+
+def _count_reads(stmt: Stmt, times: float, found: dict[Buffer, float]) -> None:
+    """Adds up how many elements of each buffer a statement reads that runs so many times; infinity where that is not known."""
+    for read in loads(*own_exprs(stmt)):
+        found[read.attr] = found.get(read.attr, 0) + times
+    inside = times
+    if isinstance(stmt, While) or (isinstance(stmt, For) and not stmt.extent.is_const):
+        inside = math.inf
+    elif isinstance(stmt, For):
+        inside = times * int(stmt.extent.value)
+    for child in children(stmt):
+        _count_reads(child, inside, found)
+
+
+def _without_requests(stmt: Stmt, buffers: frozenset[Buffer]) -> Stmt:
+    """The statement without prefetches of these buffers."""
+    if isinstance(stmt, Prefetch):
+        return NOTHING if stmt.buffer in buffers else stmt
+    return map_stmt(stmt, lambda child: _without_requests(child, buffers))
