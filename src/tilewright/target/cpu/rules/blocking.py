@@ -41,10 +41,18 @@ def unroll_steps(s: Schedule, name: str, loop: str, tile: tuple[int, int], space
 
 
 def block_rows(
-    s: Schedule, name: str, rows: Buffer, panels: Buffer, tiles: list[str], free: int, machine: Machine, space: Space
+    s: Schedule,
+    name: str,
+    rows: Buffer,
+    panels: Buffer,
+    tiles: list[str],
+    free: int,
+    machine: Machine,
+    space: Space,
+    remote: float = 0.0,
 ) -> tuple[Schedule, list[str], list[str]]:
     """Loops over blocks of rows to put outside of the panels, and the tile loops that are left; `tiles`: the loop over panels first;
-    of them the first `free` may be split.
+    of them the first `free` may be split. `remote`: bytes in order that a byte of rows costs more which another core has written.
 
     Without blocks, each thread takes some of the panels, and reads all rows for each of them; what of the rows does not stay in its
     second cache comes from beyond. With blocks, the threads share these, and all panels are read once for each block."""
@@ -53,7 +61,7 @@ def block_rows(
     panel_bytes = byte_count(panels)
 
     def moved(blocks: int) -> float:
-        return geometric_mean(traffic(count, panel_bytes, panel_count, blocks, machine) for count in row_bytes)
+        return geometric_mean(traffic(count, panel_bytes, panel_count, blocks, machine, remote) for count in row_bytes)
 
     for loop in tiles[1:free]:
         extent = s.nest.loop(loop).stmt.extent
@@ -72,14 +80,15 @@ def block_rows(
     return s, [], tiles
 
 
-def traffic(rows: int, panels: int, panel_count: int, blocks: int, machine: Machine) -> float:
-    """Bytes that come from beyond second caches, of all cores: `rows` and `panels` are bytes of the operands."""
+def traffic(rows: int, panels: int, panel_count: int, blocks: int, machine: Machine, remote: float = 0.0) -> float:
+    """Bytes that come from beyond second caches, of all cores: `rows` and `panels` are bytes of the operands. Where cores share panels,
+    each reads the rows that others have written, too, a byte of which costs `remote` more."""
     one = machine.cores == 1 or blocks > 1
     passes = panel_count if one else -(-panel_count // machine.cores)
     room = KEPT * max(machine.l2.size - 2 * panels / panel_count, 0)
     far = 1 - min(1.0, room * blocks / max(rows, 1))
     readers = 1 if one else machine.cores
-    return panels * blocks + rows * readers * (1 + (passes - 1) * far)
+    return panels * blocks + rows * readers * (1 + (passes - 1) * far) + remote * rows * (readers - 1)
 
 
 def byte_count(buffer: Buffer, sizes: Mapping[Expr, Expr] | None = None) -> int:

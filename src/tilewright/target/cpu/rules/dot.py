@@ -17,6 +17,7 @@ from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.target.cpu.dots import DotInstruction, dot_instruction
 from tilewright.target.cpu.rules.ahead import prefetch_panel
+from tilewright.target.cpu.rules.blocking import block_rows
 from tilewright.target.cpu.rules.elementwise import parallelise
 from tilewright.target.cpu.rules.packing import parts_of
 from tilewright.target.cpu.rules.register_tile import Tile
@@ -33,6 +34,7 @@ from tilewright.target.cpu.rules.structure import (
 from tilewright.target.cpu.rules.tile_loops import TileLoops, clamp_tile, place_epilogue, split_tile, take_epilogue
 
 LOADS = 2  # started per cycle: broadcasts of rows, vectors of the panel
+REMOTE = 4.0  # bytes of weights, in order, that take as long as one in short runs that another core has written (docs/decisions/028)
 UNROLLED = 8  # steps of the contracted axis that are written out; beyond, they are a loop
 
 
@@ -69,11 +71,11 @@ def schedule_dot(
     position = block_of(s, name).iters.index(tile.contracted)
     s = s.dot(name, position, tile.instruction.factors)
     register = Tile(tile.panel, tile.rows, tile.vector, tile.beyond, count, tile.lanes, tile.row, height)
-    s, loops = _tile_loops(s, name, epilogue, register)
+    s, loops, blocks = _tile_loops(s, name, epilogue, register, machine, space)
     if tile.panel.attr.name in constants and not loops.outer:
         step = count * tile.lanes * tile.instruction.factors
         s = prefetch_panel(s, name, register, step, loops.tiles, loops.reduced, machine, space)
-    return parallelise(s, [*loops.outer, *loops.tiles])
+    return parallelise(s, [*blocks, *loops.outer, *loops.tiles])
 
 
 def _tile(product: Product, constants: frozenset[str], machine: Machine) -> DotTile | None:
@@ -178,10 +180,16 @@ def _packed(s: Schedule, name: str, tile: DotTile, count: int, constants: frozen
     return s.pack(buffer, tiles, [number for _, number in sorted(axes)])
 
 
-def _tile_loops(s: Schedule, name: str, epilogue: str, tile: Tile) -> tuple[Schedule, TileLoops]:
-    """The tiles; of the loops of the reduction only those that are not written out."""
+def _tile_loops(s: Schedule, name: str, epilogue: str, tile: Tile, machine: Machine, space: Space) -> tuple[Schedule, TileLoops, list[str]]:
+    """The tiles, and loops over blocks of rows around them; of the loops of the reduction only those that are not written out."""
     s, loops = split_tile(s, name, tile)
-    s = s.reorder(*loops.outer, *loops.tiles, *loops.reduced, *loops.inner)
+    blocks: list[str] = []
+    if not loops.outer:
+        rows, panels = tile.broadcast.attr, tile.panel.attr
+        remote = REMOTE if _in_short_runs(tile.broadcast, block_of(s, name), machine) else 0.0
+        s, blocks, tiles = block_rows(s, name, rows, panels, loops.tiles, len(loops.tiles), machine, space, remote)
+        loops = replace(loops, tiles=tiles)
+    s = s.reorder(*blocks, *loops.outer, *loops.tiles, *loops.reduced, *loops.inner)
     s = place_epilogue(s, epilogue, loops.tiles[-1], tile)
     s = s.vectorize(loops.lane)
     for loop in loops.inner[:-1]:
@@ -192,4 +200,10 @@ def _tile_loops(s: Schedule, name: str, epilogue: str, tile: Tile) -> tuple[Sche
         s = s.unroll(rolled[-1])
         rolled = rolled[:-1]
     s, _ = s.decompose_reduction(name, loops.reduced[0])
-    return clamp_tile(s, name, tile), replace(loops, reduced=rolled)
+    return clamp_tile(s, name, tile), replace(loops, reduced=rolled), blocks
+
+
+def _in_short_runs(rows: Expr, block: Block, machine: Machine) -> bool:
+    """Whether rows lie apart from one step of a reduction to the next, so that the hardware does not see what comes."""
+    steps = [stride(rows, it.var) for it in reductions(block)]
+    return any(step is None or abs(step) * rows.dtype.bytes > machine.l1d.line for step in steps)
