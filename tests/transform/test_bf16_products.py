@@ -60,8 +60,9 @@ class Always:
 
 
 def without_caches() -> Machine:
-    """This machine, with a memory so slow that all products wait for their weights."""
-    return replace(host(), l2=replace(host().l2, size=4096), l3=None, peaks=replace(estimated_peaks(host()), memory=1e-3))
+    """This machine without instructions for bfloat16, with a memory so slow that all products wait for their weights."""
+    plain = host().isa - {"avx512bf16", "bf16"}
+    return replace(host(), isa=plain, l2=replace(host().l2, size=4096), l3=None, peaks=replace(estimated_peaks(host()), memory=1e-3))
 
 
 def compiled(m: Module, machine: Machine | None = None, precision: str = "bf16") -> Compiled:
