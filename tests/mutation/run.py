@@ -84,18 +84,21 @@ def run(command: Sequence[str], root: Path, limit: float) -> tuple[int | None, s
         return code, output.read()
 
 
-def nearness(test: Path, path: str) -> tuple[int, bool, bool]:
-    """Sorts tests (from `tests/` on): by the folders that they share with the file `path`, by its name, late ones last."""
+def nearness(test: Path, path: str) -> tuple[bool, int, bool, int]:
+    """Sorts tests, paths from `tests/` on, beside a fault in the file `path`: the file's own, by the folders that they share, late ones
+    last, those in folders of their own after others."""
     folders = Path(path.removeprefix(SOURCE)).parts[:-1]
     shared = next((n for n, (a, b) in enumerate(zip(folders, test.parts[:-1])) if a != b), min(len(folders), len(test.parts) - 1))
-    return -shared, test.stem != f"test_{Path(path).stem}", test.parts[0] in LATE
+    module = path.removeprefix("src/").removesuffix(".py").replace("/", ".")
+    own = bool(module) and f"from {module} import" in (ROOT / "tests" / test).read_text(encoding="utf-8")
+    return not own, -shared, test.parts[0] in LATE, len(test.parts)
 
 
 def look_by_suite(fault: Fault, root: Path, limit: float) -> Record:
     """The first test that fails: of those next to the fault, then of all others."""
     found = (path.relative_to(root / "tests") for path in (root / "tests").rglob("test_*.py"))
     tests = sorted((test for test in found if test.parts[0] != "mutation"), key=lambda test: (nearness(test, fault.path), test))
-    near = [test for test in tests if nearness(test, fault.path)[0]]
+    near = [test for test in tests if nearness(test, fault.path)[:2] < (True, 0)]
     start = time.monotonic()
     for part in (near, [test for test in tests if test not in near]):
         left = limit - (time.monotonic() - start)
@@ -110,7 +113,7 @@ def look_by_suite(fault: Fault, root: Path, limit: float) -> Record:
 
 def failed_test(code: int | None, output: str) -> str | None:
     """The name of the test that failed, or in which the process ended."""
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+(?:\[.*?\])?)", output, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
     if failed is not None:
         return failed[1].removeprefix("tests/")
     if code is None:

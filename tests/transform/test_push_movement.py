@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from tests.transform.rewrite_cases import before_and_after
 from tests.transform.test_simplify import one
@@ -74,6 +76,34 @@ CASES = {
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
     golden("push_movement", before_and_after(CASES, push_movement))
+
+
+AFTER_A_TRANSPOSE = {
+    "pad": """z = constant(0.0, float32[()])
+        y = pad(a, z, low=(1, 0, 2), high=(0, 3, 1), mode="constant")""",
+    "slice": "y = slice(a, starts=(1, 0, 0), sizes=(1, 2, 1), steps=(1, 1, 2))",
+    "reversed slice": "y = slice(a, starts=(1, 0, 1), sizes=(2, 1, 1), steps=(-1, 1, 1))",
+    "concat": "y = concat(a, a, axis=1)",
+    "softmax": "y = softmax(a, axis=1)",
+    "reduce": 'y = reduce(a, fn="sum", axes=(1,), keepdims=False)',
+    "reduce, axes kept": 'y = reduce(a, fn="max", axes=(0, 2), keepdims=True)',
+    "constants": """c = constant([1.0, 2.0], float32[2, 1, 1])
+        d = slice(a, starts=(0, 0, 0), sizes=(2, 2, 2), steps=(1, 1, 1))
+        y = binary(d, c, fn="mul")""",
+}
+
+
+@pytest.mark.parametrize("perm", [*itertools.permutations(range(3))], ids=str)
+@pytest.mark.parametrize("case", AFTER_A_TRANSPOSE)
+def test_axes_keep_their_place_in_every_order(case: str, perm: tuple[int, ...]) -> None:
+    """Also where an order is not its own inverse."""
+    function = parse_function(one(f"a = transpose(x, perm={perm})\n{AFTER_A_TRANSPOSE[case]}", "x: float32[2, 3, 4]"))
+    pushed = push_movement(function)
+    assert pushed.results[0].type is function.results[0].type
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    np.testing.assert_allclose(interpret(pushed, [x])[0], interpret(function, [x])[0], rtol=1e-6)
+    # The transpose has moved behind the operator.
+    assert all(node is pushed.results[0].node for node in walk_nodes(pushed.results) if node.op.name == "transpose")
 
 
 def transposes(function: Function) -> int:

@@ -240,7 +240,10 @@ TILED: dict[str, tuple[list[TensorType], Body]] = {
 
 
 def tiled(case: str, level: str) -> tuple[Kernel, Schedule, Space]:
-    types, body = TILED[case]
+    return in_tiles(*TILED[case], level)
+
+
+def in_tiles(types: list[TensorType], body: Body, level: str) -> tuple[Kernel, Schedule, Space]:
     (group,) = {node for node in walk_nodes(fuse(function("p", types, body)).results) if isinstance(node.op, Fused)}
     kernel, space = lower_group(group.op.body), Space()
     schedule_kernel(kernel, frozenset(), named_machine(level), space=space)
@@ -255,6 +258,17 @@ def test_tiles_of_keys_keep_results(case: str, level: str) -> None:
     assert not space.given_up
     assert space.point()["attention.tile"] > 0
     inputs = inputs_of([TensorType(b.dtype, b.shape) for b in kernel.inputs], {})
+    (want,), (got,) = interpret(kernel, inputs, {}), interpret(schedule.kernel, inputs, {})
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("query", range(8))
+def test_the_last_key_of_a_query_may_be_the_first_of_a_tile(query: int) -> None:
+    types = [f32(1, 1, 8, 2), f32(1, 1, 200, 2), f32(1, 1, 200, 3)]
+    tile = in_tiles(types, causal(), "x86-64-v4")[2].point()["attention.tile"]
+    assert 0 < tile < 190
+    kernel, schedule, _ = in_tiles(types, causal(tile - query), "x86-64-v4")
+    inputs = inputs_of(types, {})
     (want,), (got,) = interpret(kernel, inputs, {}), interpret(schedule.kernel, inputs, {})
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 

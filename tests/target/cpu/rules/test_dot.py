@@ -29,7 +29,7 @@ from tilewright.target.cpu.llvm import compile_to_assembly, llvm_target
 from tilewright.target.cpu.rules.choose import schedule_kernel
 from tilewright.transform.lower_groups import lower_group
 
-U8, S8, I32 = dtypes.uint8, dtypes.int8, dtypes.int32
+U8, S8, U16, S16, I32 = dtypes.uint8, dtypes.int8, dtypes.uint16, dtypes.int16, dtypes.int32
 N = size("N")
 SIZES = {N: 5}
 MACHINES = {"icelake-server": "vpdpbusd", "x86-64-v4": "vpmaddwd", "alderlake": "vpdpbusd", "x86-64-v3": "vpmaddwd", "x86-64-v2": "pmaddwd"}
@@ -43,7 +43,10 @@ CASES: dict[str, tuple[str, tuple[Expr | int, ...], tuple[Expr | int, ...], froz
     "one row": ("mk,kn->mn", (1, 70), (70, 130), frozenset({1})),
     "short": ("mk,kn->mn", (3, 2), (2, 3), frozenset({1})),
 }
-SIGNS = {"u8s8": (U8, S8), "s8u8": (S8, U8), "s8s8": (S8, S8), "u8u8": (U8, U8), "u8s16": (U8, dtypes.int16)}
+SIGNS = {
+    "u8s8": (U8, S8), "s8u8": (S8, U8), "s8s8": (S8, S8), "u8u8": (U8, U8), "u8s16": (U8, S16), "s16s16": (S16, S16), "u16s8": (U16, S8),
+    "s16u16": (S16, U16), "u16u16": (U16, U16),
+}  # fmt: skip
 
 
 def kernel_of(case: str, signs: str = "u8s8") -> tuple[Kernel, frozenset[int]]:
