@@ -77,7 +77,17 @@ def suite_rows() -> str:
     return markdown_table(("kind", "cases", "pass", "others"), operators_table.suite_rows())
 
 
+def planted_faults(name: str) -> str:
+    """The `table` or the `summary` of tests/mutation."""
+    sys.path.insert(0, str(DOCS.parent))
+    from tests.mutation import run
+
+    made: str = getattr(run, name)(run.read_records(run.FOUND))
+    return made
+
+
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "mutation.md": {"SUMMARY": lambda: planted_faults("summary"), "FAULTS": lambda: planted_faults("table")},
     "numerics.md": {"ACCURACY": accuracy_rows},
     "operators.md": {
         "VERSION": operators_table.version,

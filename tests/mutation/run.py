@@ -1,7 +1,6 @@
 """What finds the planted faults: the suite, and the fuzzer.
 
     python -m tests.mutation.run --suite --out found.json        # or --fuzz SECONDS, or both; --only 07 for one fault
-    python -m tests.mutation.run --table found.json              # the table of docs/mutation.md
 
 Each fault is planted in a copy of the product. `--suite` runs the tests there up to the first that fails, those nearest to the fault
 first; `--fuzz` runs `tilewright fuzz`, half the time on graphs, half on kernels, up to the first finding. Fault 00 is none at all: nothing
@@ -29,6 +28,7 @@ from typing import Any
 from tests.mutation.faults import SOURCE, Fault, planted_faults
 
 ROOT = Path(__file__).parents[2]
+FOUND = Path(__file__).with_name("found.json")  # the records behind docs/mutation.md
 CONTROL = Fault("00-none", "No fault.", "", ())
 LATE = ("docs", "benchmarks", "onnx_backend", "hostile", "fuzzing")  # folders of tests that are slow, or far from every fault
 FIRST_SEED = 1_000_000  # of fuzzing; no test uses the cases from there on
@@ -94,13 +94,15 @@ def nearness(test: Path, path: str) -> tuple[bool, int, bool, int]:
     return not own, -shared, test.parts[0] in LATE, len(test.parts)
 
 
-def look_by_suite(fault: Fault, root: Path, limit: float) -> Record:
-    """The first test that fails: of those next to the fault, then of all others."""
+def look_by_suite(fault: Fault, root: Path, limit: float, first: str = "") -> Record:
+    """The first test that fails: of the file `first`, of those next to the fault, then of all others."""
     found = (path.relative_to(root / "tests") for path in (root / "tests").rglob("test_*.py"))
     tests = sorted((test for test in found if test.parts[0] != "mutation"), key=lambda test: (nearness(test, fault.path), test))
+    chosen = [test for test in tests if first and test == Path(first).relative_to("tests")]
+    tests = [test for test in tests if test not in chosen]
     near = [test for test in tests if nearness(test, fault.path)[:2] < (True, 0)]
     start = time.monotonic()
-    for part in (near, [test for test in tests if test not in near]):
+    for part in (chosen, near, [test for test in tests if test not in near]):
         left = limit - (time.monotonic() - start)
         if not part:
             continue
@@ -137,14 +139,14 @@ def look_by_fuzzing(fault: Fault, root: Path, seconds: float) -> Record:
     return Record(fault.name, "fuzz", None, time.monotonic() - start, cases)
 
 
-def look(fault: Fault, suite: bool, fuzz: float, limit: float) -> Iterator[Record]:
+def look(fault: Fault, suite: bool, fuzz: float, limit: float, first: str = "") -> Iterator[Record]:
     """All that was asked for, of one fault. Raises RuntimeError where the compiler with it does not even compile a simple model."""
     with product_with(fault) as root:
         code, output = run(["-c", SIMPLE], root, 120)
         if code != 0:
             raise RuntimeError(f"{fault.name} breaks every model: {output[-500:]}")
         if suite:
-            yield look_by_suite(fault, root, limit)
+            yield look_by_suite(fault, root, limit, first)
         if fuzz:
             yield look_by_fuzzing(fault, root, fuzz)
 
@@ -161,9 +163,30 @@ def table(records: Sequence[Record]) -> str:
     """For every fault the place, and what found it first; where that has changed since, what finds it now."""
     rows = ["| fault | place | the suite | the fuzzer |", "|---|---|---|---|"]
     for fault in planted_faults():
-        cells = [_cell([r for r in records if r.fault == fault.name and r.by == by]) for by in ("suite", "fuzz")]
+        cells = [_cell(_looks(records, fault, by)) for by in ("suite", "fuzz")]
         rows.append(f"| {fault.number} {fault.description} | `{fault.path.removeprefix(SOURCE)}` | {cells[0]} | {cells[1]} |")
     return "\n".join(rows)
+
+
+def summary(records: Sequence[Record]) -> str:
+    """How many faults the suite and the fuzzer found at first, and find now."""
+    faults = planted_faults()
+    counts = {}
+    for when, at in (("first", 0), ("now", -1)):
+        found = {
+            by: {fault for fault in faults if (looks := _looks(records, fault, by)) and looks[at].found is not None}
+            for by in ("suite", "fuzz")
+        }
+        counts[when] = (len(found["suite"]), len(found["suite"] | found["fuzz"]))
+    (first, both_first), (now, both_now) = counts["first"], counts["now"]
+    return (
+        f"Of {len(faults)} faults the suite found {first}, suite and fuzzer together {both_first}; with what they showed mended it is "
+        f"{now}, together {both_now}."
+    )
+
+
+def _looks(records: Sequence[Record], fault: Fault, by: str) -> list[Record]:
+    return [record for record in records if record.fault == fault.name and record.by == by]
 
 
 def _cell(records: Sequence[Record]) -> str:
@@ -186,18 +209,15 @@ def main() -> None:
         "--only", action="append", default=[], metavar="NN", help="this fault (repeatable); otherwise all of them, and none"
     )
     parser.add_argument("--suite", action="store_true", help="run the tests")
+    parser.add_argument("--first", default="", metavar="TEST.py", help="begin with this file of tests")
     parser.add_argument("--limit", type=float, default=3600.0, metavar="SECONDS", help="for the tests, of each fault")
     parser.add_argument("--fuzz", type=float, default=0.0, metavar="SECONDS", help="fuzz for so long")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="where records are added")
-    parser.add_argument("--table", type=Path, metavar="FILE.json", help="print these records as a table, and do nothing else")
     options = parser.parse_args()
-    if options.table is not None:
-        print(table(read_records(options.table)))
-        return
     for fault in (CONTROL, *planted_faults()):
         if options.only and fault.number not in options.only:
             continue
-        for record in look(fault, options.suite, options.fuzz, options.limit):
+        for record in look(fault, options.suite, options.fuzz, options.limit, options.first):
             print(f"{record.fault}: {record.by}: {_said(record)}", flush=True)
             if options.out is not None:
                 write_records(options.out, [*read_records(options.out), record])

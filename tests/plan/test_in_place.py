@@ -135,8 +135,9 @@ def test_an_operand_that_is_read_by_another_name_is_kept() -> None:
 
     def body(g, x):
         y = g.one(Reduce("sum", (2,), False), x)
-        flat = g.one(Reshape(as_shape((36,))), y)
-        turned = g.one(Transpose((1, 0)), g.one(Reshape(as_shape((6, 6))), flat))
-        return [g.one(Reduce("max", (0,), False), g.one(Binary("add"), y, turned))]
+        turned = g.one(Transpose((1, 0)), g.one(Reshape(as_shape((64, 40))), y))
+        difference = g.one(Binary("sub"), y, turned)
+        return [g.one(Reduce(fn, (axis,), True), difference) for fn, axis in (("max", 0), ("min", 1))]
 
-    run([f32(6, 6, 5)], body, [RNG.random((6, 6, 5), np.float32)])
+    plan = run([f32(40, 64, 5)], body, [RNG.integers(0, 9, (40, 64, 5)).astype(np.float32)])
+    assert [len(step.args) for step in steps(plan, Launch)] == [2, 3, 2, 2]

@@ -26,6 +26,14 @@ def prefix_kernel() -> Kernel:
     return b.finish((y,))
 
 
+def read_afterwards() -> Kernel:
+    """The same into scratch, which another block reads when all of it is written."""
+    b = KernelBuilder("collide")
+    x = b.input("x", float32, (8,))
+    (y,) = b.opaque("y", [_type()], (8,), lambda s, outs, i: s.store(outs[0], (i // 2,), x[i]))
+    return b.finish([b.compute("z", (4,), lambda i: y[i])])
+
+
 def _type():
     from tilewright.ir.types import tensor
 
@@ -52,6 +60,7 @@ CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
     (lambda: matmul(M, 4, N), lambda s: s.vectorize("i_1"), "the extent n of 'i_1' is not a constant"),
     (lambda: matmul(6, 4, 300), lambda s: s.vectorize("i_1"), "the extent 300 of 'i_1' is over 256"),
     (prefix_kernel, lambda s: s.parallel("i"), "iterations of 'i' may write the same elements of y"),
+    (read_afterwards, lambda s: s.parallel("i"), "iterations of 'i' may write the same elements of y"),
     (matmul, lambda s: s.compute_at("E", "i"), "block 'E' writes the output E"),
     (matmul, lambda s: s.compute_at("C", "i_4"), "block 'D' reads what block 'C' writes and is outside 'i_4'"),
     (matmul, lambda s: s.reorder("k", "i", "i_1").reverse_compute_at("D", "i"), "block 'C' reduces over a loop around 'i'"),

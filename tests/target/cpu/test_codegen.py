@@ -105,6 +105,21 @@ def test_symbolic_strides_and_both_sides_of_a_mask() -> None:
     np.testing.assert_array_equal(got, np.where(a < 0, -a, a + 1).T)
 
 
+@pytest.mark.parametrize("op", [Op.LT, Op.LE])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_comparisons_of_the_lane_with_a_bound_known_while_running(op: Op, sign: int) -> None:
+    """Both comparisons, with the lane on either side, and bounds from before the first lane to past the last."""
+    y = tensor("y", int32, N, 24)
+    bound = U - 3
+    sides = (V, bound) if sign > 0 else (bound, V)
+    choice = select(binary(op, *sides), const(1, int32), const(0, int32))
+    kernel = Kernel("compare", (), (y,), For(U, N, For(V, const(24), Store(y, (U, V), choice), "vectorized")), (N,))
+    (got,) = run(kernel, [], {N: 40})
+    lanes, bounds = np.arange(24)[None, :], np.arange(40)[:, None] - 3
+    a, b = (lanes, bounds) if sign > 0 else (bounds, lanes)
+    np.testing.assert_array_equal(got, a < b if op is Op.LT else a <= b)
+
+
 @pytest.mark.parametrize("stride", [1, 2, 3, 4, 5, -1, -2])
 @pytest.mark.parametrize("dtype", [float32, uint8, float64, bfloat16], ids=str)
 def test_strided_accesses(stride: int, dtype: DType) -> None:
