@@ -214,6 +214,7 @@ def main() -> None:
     parser.add_argument("--fuzz", type=float, default=0.0, metavar="SECONDS", help="fuzz for so long")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="where records are added")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore interrupts, which tests send
     for fault in (CONTROL, *planted_faults()):
         if options.only and fault.number not in options.only:
             continue

@@ -156,6 +156,27 @@ def test_targets_that_multiply_signed_bytes_keep_them() -> None:
     assert products(integer_products(graph_of("convolution of signed bytes"), S8)) == [(S8, S8)]
 
 
+@pytest.mark.parametrize("factor", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "zero"), [(d, zero) for d in (U8, S8, dtypes.int16) for zero in (d.lowest, d.lowest + 1, 5, d.highest)], ids=str
+)
+def test_quantization_saturates_at_both_ends(dtype: DType, zero: int, factor: bool) -> None:
+    """Whatever the zero point is, and also where the scale goes into a factor before it."""
+
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        y = g.one(Binary("mul"), x, g.one(constant(np.float32(2)))) if factor else x
+        return (quantize(g, y, 0.25, int(zero), dtype),)
+
+    before = function("main", [tensor(F32, (size("N"),))], body)
+    after = integer_products(before, U8)
+    assert not any(isinstance(node.op, Quantize) for node in walk_nodes(after.results))
+    reach = dtype.highest - dtype.lowest
+    x = np.concatenate([np.linspace(-reach, reach, 1001), [-1e9, 1e9, -np.inf, np.inf]]).astype(np.float32)
+    (want,), (got,) = interpret(before, [x]), interpret(after, [x])
+    np.testing.assert_array_equal(got, want)
+    assert {int(want.min()), int(want.max())} == {dtype.lowest, dtype.highest}
+
+
 def test_the_padding_is_the_zero_point() -> None:
     pads = [node for node in walk_nodes(integer_products(graph_of("convolution"), U8).results) if isinstance(node.op, Pad)]
     assert [int(node.inputs[1].op.data.array) for node in pads] == [117]
