@@ -184,6 +184,7 @@ POOLS += [
         (11, {"strides": [2, 2], "pads": [1, 0, 1, 1], "symbolic": True}),
         (19, {"strides": [2, 3], "ceil_mode": 1}),
         (19, {"strides": [2, 3], "ceil_mode": 1, "pads": [1, 1, 1, 1], "count_include_pad": 1}),
+        *((19, {"strides": [2, 3], "ceil_mode": 1, "pads": [1, 1, 0, 0], "count_include_pad": 1, "symbolic": s}) for s in (False, True)),
         (19, {"dilations": [2, 1]}),
         (11, {"auto_pad": "SAME_UPPER", "strides": [2, 2], "symbolic": True}),
     )
