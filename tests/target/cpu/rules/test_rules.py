@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -302,3 +303,12 @@ def test_panels_that_are_copied_run_in_parallel() -> None:
     (loop,) = [stmt for stmt in walk_stmts(schedule.kernel.body) if isinstance(stmt, For) and stmt.kind == "parallel"]
     assert loop.extent.value > 1
     assert len(list(blocks(loop))) == len(schedule.blocks())
+
+
+@pytest.mark.parametrize(("shape", "tasks"), [((128, 768), 2), ((128, 512), 2), ((64, 512), 1), ((160, 1024), 4), ((1024, 1024), 16)])
+def test_reductions_to_one_element_have_as_many_tasks_for_each_core(shape: tuple[int, int], tasks: int) -> None:
+    fused = fuse(function("p", [f32(*shape)], lambda g, x: (g.one(Reduce("max", (0, 1), True), x),)))
+    (group,) = {value.node for value in fused.results}
+    schedule = schedule_kernel(lower_group(group.op.body), frozenset(), replace(named_machine("x86-64-v3"), cores=2))
+    loops = [stmt for stmt in walk_stmts(schedule.kernel.body) if isinstance(stmt, For) and stmt.kind == "parallel"]
+    assert [loop.extent.value for loop in loops] == ([tasks] if tasks > 1 else [])

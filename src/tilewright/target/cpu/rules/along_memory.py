@@ -22,7 +22,7 @@ from tilewright.target.cpu.rules.structure import block_of, extent_value, reduct
 
 ACCUMULATORS = (1, 2, 4, 8)  # vectors of partial results
 TYPICAL = 512  # elements of a reduction of unknown length
-TASK = 1 << 16  # elements of a reduction to one element that a task takes at least
+TASK = 1 << 15  # elements of a reduction to one element that a task takes at least
 MOST_TASKS = 16
 SHORT = 2  # steps up to which the loop over them is unrolled
 SHUFFLE = 3.0  # cycles of latency of a shuffle between the halves of a vector
@@ -40,6 +40,7 @@ def reduce_along_memory(s: Schedule, name: str, machine: Machine, parallel: bool
         inner = [*inner[: len(inner) - flat], fused]
     if parallel and len(inner) == 1 and all(extent_value(s.nest.loop(loop).stmt.extent, 2) == 1 for loop in outer):
         tasks = min(MOST_TASKS, extent_value(s.nest.loop(inner[0]).stmt.extent, 1) // TASK)
+        tasks -= tasks % machine.cores if tasks > machine.cores else 0  # as many for each core
         if tasks > 1:
             return _in_tasks(s, name, inner[0], tasks, machine, space)
     lanes = machine.lanes(min(64, max(32, s.nest.outputs(name)[0].dtype.bits, *(load.dtype.bits for load in value_loads(block)))))
