@@ -169,6 +169,16 @@ def test_a_fault_of_the_code_generator_is_found(model: onnx.ModelProto, monkeypa
     assert "without a schedule" in found.culprit.about
 
 
+def test_the_operator_of_a_group_is_found_that_makes_it_wrong(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = groups.generate
+    monkeypatch.setattr(groups, "generate", lambda *a, **k: original(*a, **k).replace(" fsub ", " fadd "))
+    found = tw.compare(model, bisect=True)
+    assert found.culprit is not None
+    assert found.culprit.kind == "kernel"
+    assert "MatMul node 'left', Sigmoid node 'gate'" in found.culprit.about
+    assert "from Sigmoid node 'gate' on, which is wrong also in a kernel of its own" in found.culprit.about
+
+
 def test_tensors_in_one_place_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"], "first"),

@@ -69,6 +69,17 @@ def test_another_account_is_judged_by_the_same_errors() -> None:
     assert not judge(of, x * 100)([up], [down])[0].ok
 
 
+def test_functions_of_other_runtimes_may_be_off_in_units_of_one() -> None:
+    x = np.linspace(-60, -45, 100, dtype=np.float32)  # sigmoid of a third of that: from 2e-9 to 3e-7
+    of = module("sigmoid", count=100)
+    (right,) = interpret(of, [x])
+    ours = judge(of, x)
+    theirs = Judge(ours.base, ours.again, of, absolute=True)
+    assert not ours([np.zeros_like(right)])[0].ok
+    assert theirs([np.zeros_like(right)])[0].rounding
+    assert not theirs([right + np.float32(1e-4)])[0].ok
+
+
 def test_a_tolerance_counts_alone() -> None:
     x = np.full(4, 3 * np.float32(2.5), np.float32)
     of = module("round", count=4, integers=True)
