@@ -102,6 +102,16 @@ def test_kernels_in_loops_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> No
     assert "inner_tanh" in str(caught.value.where)
 
 
+def test_where_the_model_takes_no_random_inputs_that_is_said() -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"], "fold"), helper.make_node("Exp", ["r"], ["y"], "exponential")]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 7]), helper.make_tensor_value_info("shape", TensorProto.INT64, [1])]
+    graph = helper.make_graph(nodes, "folded", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a"])])
+    found = validated(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    assert found.sizes == ()
+    assert found.kernels < found.total
+    assert "random inputs broke what the model asks of them" in str(found)
+
+
 def test_code_for_another_machine_is_not_run_and_that_is_said() -> None:
     (found,) = make_artifact(zoo.build("mlp", batch=1), "cpu:neoverse-v2", None, SETTINGS).validated
     assert found.kernels == 0

@@ -82,6 +82,7 @@ def validate(
     runner = Runner(compiled, settings.threads or 1)
     seen: set[Node] = set()
     done: list[Mapping[str, int]] = []
+    refused = ""
     with (progress or NullProgress()).stage("validate") as stage:
         for number, sizes in enumerate(sets_of_sizes(inputs, known)):
             check = Checker(Context(compiled.module, machine, settings), runner, launches, seen, lambda name: stage.advance(1, name))
@@ -90,9 +91,13 @@ def validate(
                 check.run(compiled.module.main, [np.ascontiguousarray(array) for array in arrays], {})
             except VerifyError:
                 raise
-            except TilewrightError:  # these sizes, or random inputs, break a condition that the model makes
+            except TilewrightError as error:  # these sizes, or random inputs, break a condition that the model makes
+                refused = error.what
                 continue
             done.append(sizes)
+    if refused and not done:
+        why = f"{len(seen)} of {len(launches)} kernels, then random inputs broke what the model asks of them: {refused}"
+        return Validation(len(seen), len(launches), reason=why)
     return Validation(len(seen), len(launches), tuple(done))
 
 
