@@ -23,6 +23,7 @@ from tilewright.ir.expr import const
 GROUPS = (
     (), (), (), (), ("contraction",), ("convolutions", "pooling"), ("normalized", "reduction"), ("attention", "recurrent"),
     ("gather", "scatter", "ordering", "cumulative"), ("positions", "compressed", "distinct"), ("branching", "looping", "scanning"),
+    ("grown_branch", "grown_loop"),
     ("slice", "pad", "join", "regroup"), ("convert", "integer", "quant", "choose"),
 )  # fmt: skip
 
