@@ -28,7 +28,6 @@ from tilewright.target.cpu.codegen import generate
 from tilewright.target.cpu.llvm import compile_to_assembly, llvm_target
 from tilewright.target.cpu.rules.borders import padding_of
 from tilewright.target.cpu.rules.choose import schedule_kernel
-from tilewright.target.cpu.rules.registers import register_block
 from tilewright.target.cpu.rules.structure import as_product, block_of
 
 
@@ -152,10 +151,3 @@ def test_strided_rows_of_plain_images_are_shuffled_not_gathered(width: int) -> N
     machine = named_machine("x86-64-v4")
     lowered = lower(schedule_kernel(kernel_of(m), frozenset({1}), machine).kernel)
     assert "gather" not in compile_to_assembly(generate(lowered, machine), llvm_target(machine))
-
-
-def test_tiles_share_their_broadcasts_and_leave_the_second_cache_time() -> None:
-    """13 vectors are no reason for tiles of one vector, nor 49 for tiles of three rows."""
-    machine = named_machine("x86-64-v4")
-    assert register_block(machine, 14, 13)[1] > 1
-    assert register_block(machine, 131, 49)[0] > 3

@@ -40,7 +40,7 @@ from tilewright.machine.targets import named_machine
 from tilewright.target.cpu.rules.choose import schedule_kernel
 from tilewright.target.cpu.rules.inline import inline_producers
 from tilewright.target.cpu.rules.register_tile import choose_tile
-from tilewright.target.cpu.rules.registers import register_block
+from tilewright.target.cpu.rules.registers import ProductShape, register_block
 from tilewright.target.cpu.rules.structure import as_product, block_of
 from tilewright.transform.fuse import fuse
 from tilewright.transform.lower_groups import lower_group
@@ -168,7 +168,7 @@ def test_loops_are_vectorised_by_the_width_of_the_machine() -> None:
 @pytest.mark.parametrize(("rows", "vectors"), [(1, 64), (7, 8), (56, 4), (128, 48), (3, 1), (4096, 1)])
 def test_register_blocks_fit_the_registers(level: str, rows: int, vectors: int) -> None:
     machine = named_machine(level)
-    mr, nv = register_block(machine, rows, vectors)
+    mr, nv = register_block(machine, ProductShape(rows, vectors))
     assert 1 <= mr <= rows
     assert 1 <= nv <= vectors
     assert mr * nv + nv + 1 <= machine.vector_registers
@@ -176,7 +176,7 @@ def test_register_blocks_fit_the_registers(level: str, rows: int, vectors: int) 
 
 def test_a_large_product_hides_the_latency_of_multiply_adds() -> None:
     machine = named_machine("x86-64-v4")
-    mr, nv = register_block(machine, 1024, 64)
+    mr, nv = register_block(machine, ProductShape(1024, 64))
     assert mr * nv >= machine.fma_latency * machine.fma_units
 
 

@@ -22,6 +22,7 @@ from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
 from tilewright.support.errors import ScheduleError
+from tilewright.target.cpu.rules.registers import ProductShape, beginning
 from tilewright.target.cpu.rules.structure import Product, block_of, extent_value, is_injective, reductions, spatial
 
 MOST_COPIES = 300  # multiply-adds and stores of a tile with its taps unrolled, so that copies of it for borders stay small
@@ -129,26 +130,29 @@ def fits(border: Border, tile: tuple[int, int]) -> bool:
     return ((1 if border.taps is None else int(border.taps.extent.value)) + 2) * prod(tile) <= MOST_COPIES
 
 
-def tile_cost(border: Border, machine: Machine, rows: int, vectors: int, panel_bytes: int, tile: tuple[int, int]) -> float:
+def tile_cost(border: Border, machine: Machine, shape: ProductShape, tile: tuple[int, int]) -> float:
     """Time of a multiply-add with tiles of (rows, vectors), relative to the peak, where the last tile of a row of the image is shorter.
-    `panel_bytes`: of one vector of the panel, over the whole reduction."""
+    Steps cost as in `registers.tile_cycles`, but the image takes more of the first cache, and taps share what they read of it."""
     height, width = tile
-    full, rest = divmod(rows, height)
-    far = panel_bytes * width > machine.l1d.size // 2
-    line = machine.vector_bits / 8
+    full, rest = divmod(shape.rows, height)
+    depth, line = max(shape.depth, 1), machine.vector_bits / 8
+    far = depth * line * width > machine.l1d.size // 2
     near = estimated_peaks(machine).l2 / ASSUMED_CLOCK_GHZ if far else 2.0 * line
 
     def cycles(count: int) -> float:
         adds = max(count * width / machine.fma_units, float(machine.fma_latency))
-        others = (max(count, 1) + width) / 2, width * line / near
-        held = count * width + width + (count - 1) * border.step + border.reach
+        others = (count + width) / 2, width * line / near
+        # what a single multiply-add takes of the image is part of its instruction, and holds no register
+        shared = (count - 1) * border.step + border.reach if width > 1 else 0
+        held = count * width + width + shared
         spilled = SPILL * max(held - machine.vector_registers - HELD, 0)
         if count * width > ACCUMULATED * machine.vector_registers and held > machine.vector_registers + HELD // 4:
             spilled += SPILLED
-        return (max(adds, *others) + OVERLAP * (adds + sum(others) - max(adds, *others))) * (1 + spilled)
+        step = (max(adds, *others) + OVERLAP * (adds + sum(others) - max(adds, *others))) * (1 + spilled)
+        return depth * step + beginning(machine, shape, count, width)
 
-    ideal = rows * vectors / machine.fma_units
-    return -(-vectors // width) * (full * cycles(height) + (cycles(rest) if rest else 0.0)) / ideal
+    ideal = depth * shape.rows * shape.vectors / machine.fma_units
+    return -(-shape.vectors // width) * (full * cycles(height) + (cycles(rest) if rest else 0.0)) / ideal
 
 
 def _share_inside(padding: Padding) -> float:

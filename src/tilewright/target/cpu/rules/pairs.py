@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.ir.scalar_ops import POLYNOMIALS, Op
 from tilewright.ir.traverse import walk
@@ -32,7 +33,7 @@ from tilewright.target.cpu.rules.elementwise import parallelise
 from tilewright.target.cpu.rules.lanes import LONG, in_lanes, points_side_by_side, slides
 from tilewright.target.cpu.rules.packing import pack_operand
 from tilewright.target.cpu.rules.pairs_cost import dense_tiles, strip_cost, strips
-from tilewright.target.cpu.rules.registers import block_cost
+from tilewright.target.cpu.rules.registers import ProductShape, block_cost
 from tilewright.target.cpu.rules.structure import (
     as_product,
     block_of,
@@ -113,10 +114,12 @@ def schedule_pair(s: Schedule, constants: frozenset[str], machine: Machine, spac
 
 def _choose_tile(s: Schedule, core: str, machine: Machine, space: Space) -> tuple[int, int]:
     """The register tile of a dense convolution: columns, and blocks of channels."""
-    width, blocks = (extent_value(spatial(block_of(s, core))[axis].extent) for axis in (COLUMN, BLOCK))
-    why = "time of a multiply-add over that at the peak: ragged ends, latency, loads"
+    block = block_of(s, core)
+    width, blocks = (extent_value(spatial(block)[axis].extent) for axis in (COLUMN, BLOCK))
+    depth = prod(extent_value(it.extent) for it in reductions(block))
+    why = "time of a multiply-add over that at the peak: ragged ends, latency, loads, panels from afar, what each tile begins and ends with"
     options = dense_tiles(machine, width, blocks)
-    return space.choose(f"{core}.tile", options, lambda block: block_cost(machine, width, blocks, block), why)
+    return space.choose(f"{core}.tile", options, lambda tile: block_cost(machine, ProductShape(width, blocks, depth), tile), why)
 
 
 def _part(s: Schedule, core: str) -> tuple[Schedule, Part]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.machine.description import Machine, estimated_peaks
-from tilewright.target.cpu.rules.registers import block_cost, register_blocks
+from tilewright.target.cpu.rules.registers import ProductShape, block_cost, register_blocks
 from tilewright.transform.pair_convolutions import Chain, Stage
 
 KEPT = 0.75  # of a cache: what is written there up to this size is still there when it is read
@@ -44,8 +44,8 @@ def strips(height: int) -> list[int]:
 
 def best_tile(machine: Machine, stage: Stage) -> tuple[int, int]:
     """The register tile of a dense convolution."""
-    width = stage.space[-1]
-    return min(dense_tiles(machine, width, stage.blocks), key=lambda block: block_cost(machine, width, stage.blocks, block))
+    shape = ProductShape(stage.space[-1], stage.blocks, stage.depth * prod(stage.window))
+    return min(dense_tiles(machine, shape.rows, shape.vectors), key=lambda block: block_cost(machine, shape, block))
 
 
 def rows_needed(first: Stage, second: Stage, rows: int) -> int:

@@ -11,7 +11,7 @@ from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.target.cpu.rules.borders import Border, Padding, border_of, fits, tile_cost
 from tilewright.target.cpu.rules.narrow_weights import OnTile
-from tilewright.target.cpu.rules.registers import block_cost, register_block, register_blocks
+from tilewright.target.cpu.rules.registers import TYPICAL_DEPTH, ProductShape, block_cost, register_block, register_blocks
 from tilewright.target.cpu.rules.structure import Product, extent_value, reductions, spatial, stride, uses, value_loads
 
 REPACK = 24.0  # vector multiply-adds that packing one vector of a panel while running costs
@@ -50,15 +50,14 @@ class Tile:
 @dataclass(frozen=True, slots=True)
 class Axes:
     """Which operand of a product is the panel, the axis of the vectors, the one that several vectors are along, and the one of the rows.
-    `height`, `count`: rows, and vectors of a whole panel, typical ones where they are symbolic."""
+    `shape`: with typical extents where they are symbolic."""
 
     panel: Expr
     vector: BlockIter
     beyond: BlockIter | None
     row: BlockIter | None
     lanes: int
-    height: int
-    count: int
+    shape: ProductShape
 
 
 def choose_tile(
@@ -106,18 +105,19 @@ def _choose_block(block: Block, axes: Axes, in_place: bool, border: Border | Non
 
     def cost(tile: tuple[int, int]) -> float:
         masked = in_place and axes.beyond is None and is_ragged(axes.panel, axes.vector, tile[1] * axes.lanes)
-        return block_cost(machine, axes.height, axes.count, tile) * (1 + MASKED * masked)
+        return block_cost(machine, axes.shape, tile) * (1 + MASKED * masked)
 
-    blocks = register_blocks(machine, axes.height, axes.count)
-    why = "time of a multiply-add over that at the peak: ragged ends, latency, loads"
+    blocks = register_blocks(machine, axes.shape.rows, axes.shape.vectors)
+    why = "time of a multiply-add over that at the peak: ragged ends, latency, loads, panels from afar, what each tile begins and ends with"
     if border is None or border.taps is None:
         return space.choose(f"{block.name}.tile", blocks, cost, why)
-    depth = math.prod(max(extent_value(it.extent, 256), 1) for it in reductions(block))
-    vector = depth * axes.lanes * axes.panel.dtype.bytes
     blocks = [b for b in blocks if fits(border, b)] or [(1, 1)]
-    return space.choose(
-        f"{block.name}.tile", blocks, lambda b: tile_cost(border, machine, axes.height, axes.count, vector, b), why + ", registers"
-    )
+    return space.choose(f"{block.name}.tile", blocks, lambda b: tile_cost(border, machine, axes.shape, b), why + ", registers")
+
+
+def _depth(block: Block) -> int:
+    """Steps of a reduction, typical ones as far as they are symbolic."""
+    return math.prod(max(extent_value(it.extent, TYPICAL_DEPTH), 1) for it in reductions(block))
 
 
 def _expected(it: BlockIter, streamed: Expr) -> int:
@@ -136,23 +136,24 @@ def _axes(block: Block, panel: Expr, vector: BlockIter, row: BlockIter | None, l
     if count == 1 and vector.extent.is_const:
         others = [it for it in spatial(block) if it is not vector and it is not row and uses(panel, it.var) and extent_value(it.extent) > 1]
         beyond = max(others, key=lambda it: extent_value(it.extent)) if others and _is_part(panel, vector) else None
-    return Axes(panel, vector, beyond, row, lanes, height, count if beyond is None else extent_value(beyond.extent, 1 << 10))
+    count = count if beyond is None else extent_value(beyond.extent, 1 << 10)
+    turned, any_rows = vector is not spatial(block)[-1], row is not None and not row.extent.is_const
+    shape = ProductShape(height, count, _depth(block), turned, any_rows)
+    return Axes(panel, vector, beyond, row, lanes, shape)
 
 
 def _cost(block: Block, axes: Axes, constants: frozenset[str], machine: Machine) -> float:
     """What a multiply-add costs with the best tile on these axes, relative to the peak. Counts lanes wasted on ragged extents, panels that
     are not read in order (gathered once per step and row tile) and results that are not stored in order (once per reduction)."""
-    rows, vectors = register_block(machine, axes.height, axes.count)
+    shape = axes.shape
+    rows, vectors = register_block(machine, shape)
     width = max(extent_value(axes.vector.extent, 1 << 12), 1)
-    padded = -(-axes.count // vectors) * vectors * axes.lanes * (-(-axes.height // rows)) * rows
-    cost = padded / (width * axes.height * (1 if axes.beyond is None else axes.count))
+    padded = -(-shape.vectors // vectors) * vectors * axes.lanes * (-(-shape.rows // rows)) * rows
+    cost = padded / (width * shape.rows * (1 if axes.beyond is None else shape.vectors))
     if axes.panel.attr.name not in constants:
         cost += _reading_cost(block, axes, constants, machine)
-    if axes.vector is not spatial(block)[-1]:
-        depth = 1
-        for it in reductions(block):
-            depth *= max(extent_value(it.extent, 256), 1)
-        cost += TRANSPOSED_STORE / depth
+    if shape.turned:
+        cost += TRANSPOSED_STORE / shape.depth
     return cost
 
 
@@ -162,16 +163,16 @@ def _reading_cost(block: Block, axes: Axes, constants: frozenset[str], machine: 
     steps = {it: stride(axes.panel, it.var) for it in block.iters if extent_value(it.extent) > 1}
     if stride(axes.panel, axes.vector.var) != 1:
         turned = any(step == 1 and extent_value(it.extent) >= axes.lanes for it, step in steps.items())
-        return (REPACK if turned else GATHER) / axes.height
+        return (REPACK if turned else GATHER) / axes.shape.rows
     apart = [(steps[it] or 0) * axes.panel.dtype.bytes for it in reductions(block) if it in steps]
     if all(load is axes.panel or load.attr.name not in constants for load in value_loads(block)):
         return 0.0
-    masks = min(MASKED, COPIED_LINE * machine.fma_units / axes.height) if is_ragged(axes.panel, axes.vector, axes.lanes) else 0.0
+    masks = min(MASKED, COPIED_LINE * machine.fma_units / axes.shape.rows) if is_ragged(axes.panel, axes.vector, axes.lanes) else 0.0
     if max(apart, default=0) < PAGE:
         return masks
-    _, vectors = register_block(machine, axes.height, axes.count)
+    _, vectors = register_block(machine, axes.shape)
     waiting = FIRST_LINE if stays_near(block, axes.panel, vectors * axes.lanes, machine) else COPIED_LINE
-    return min(FAR_PANEL, waiting * machine.fma_units / axes.height) + masks
+    return min(FAR_PANEL, waiting * machine.fma_units / axes.shape.rows) + masks
 
 
 def is_ragged(panel: Expr, vector: BlockIter, width: int) -> bool:
@@ -183,7 +184,7 @@ def stays_near(block: Block, panel: Expr, width: int, machine: Machine) -> bool:
     """Whether a panel of so many elements for each step stays in the first cache where it lies, from its first use to its last."""
     line = machine.l1d.line
     reduced = [it for it in reductions(block) if uses(panel, it.var)]
-    depth = math.prod(max(extent_value(it.extent, 256), 1) for it in reduced)
+    depth = math.prod(max(extent_value(it.extent, TYPICAL_DEPTH), 1) for it in reduced)
     steps = [stride(panel, it.var) for it in reduced]
     pages = depth * min(1.0, max((PAGE if step is None else abs(step) * panel.dtype.bytes for step in steps), default=0) / PAGE)
     lines = depth * -(-width * panel.dtype.bytes // line)
