@@ -29,7 +29,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr
 from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.ir.types import TensorType, tensor
-from tilewright.support.errors import GraphError, InputError, InternalError, TilewrightError
+from tilewright.support.errors import GraphError, InputError, InternalError, ShapeError, TilewrightError
 
 Sizes = dict[Expr, int]
 
@@ -139,6 +139,7 @@ class Interpreter:
 
     def _node(self, node: Node, inputs: list[Array], sizes: Sizes) -> list[Array]:
         try:
+            _refuse_negative_dims(node, sizes)
             results = [np.asarray(result) for result in self._operator(node.op, inputs, sizes, [value.type for value in node.inputs])]
         except TilewrightError as error:
             raise (error if node.origin is None else error.located(str(node.origin))) from None
@@ -176,6 +177,14 @@ def decomposed(op: Operator, types: Sequence[TensorType]) -> Function:
     g = GraphBuilder()
     params = tuple(g.one(Parameter(f"operand{i}", type_)) for i, type_ in enumerate(types))
     return Function(op.name, params, decompose(op, g, params))
+
+
+def _refuse_negative_dims(node: Node, sizes: Sizes) -> None:
+    """Raises ShapeError when a result cannot be, as of a window that is larger than its image, before a reference is asked for it."""
+    for i, type_ in enumerate(node.types):
+        for dim in type_.shape:
+            if not dim.is_const and all(v in sizes for v in free_vars(dim)) and evaluate_int(dim, sizes) < 0:
+                raise ShapeError(f"result {i} of {node.op.name} would have a dim of {evaluate_int(dim, sizes)}", why=f"it is {dim!r}")
 
 
 def _check_results(node: Node, results: Sequence[Array], sizes: Sizes) -> None:

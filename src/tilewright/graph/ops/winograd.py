@@ -109,6 +109,8 @@ class WinogradConvolution(Operator):
         rank = len(self.tile)
         plain = Unblock(const(u.shape[-2])).reference((x,))[0].astype(np.float64)
         sizes = [int(dim.value) for dim in self._space(tuple(map(const, x.shape)))]
+        if 0 in sizes:  # an image that is smaller than the window, of which there is no tile to cut
+            return (np.zeros((x.shape[0], u.shape[-1] // self.lanes, *sizes, self.lanes), np.float32),)
         tiles = [-(-size // m) for size, m in zip(sizes, self.tile, strict=True)]
         need = [count * m + r - 1 for count, m, r in zip(tiles, self.tile, self.window, strict=True)]
         low = [int(amount.value) for amount in self.low]
