@@ -12,6 +12,7 @@ from tilewright.support.errors import TilewrightError, error_classes
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "templates" not in page.parts]  # templates become pages
 COMMANDS = ("bench", "check", "compare", "compile", "demo", "doctor", "fuzz", "inspect", "profile", "run", "zoo")
 
 
@@ -46,7 +47,7 @@ def test_every_command_has_a_page_that_the_index_and_navigation_name() -> None:
 
 
 def test_every_page_is_in_the_navigation_and_every_decision_in_its_list() -> None:
-    pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if "templates" not in page.parts]
+    pages = [page.relative_to(DOCS).as_posix() for page in PAGES]
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
     assert [page for page in pages if page not in navigation] == []
     listed = (DOCS / "decisions" / "README.md").read_text("utf-8")
@@ -69,7 +70,7 @@ def _links(page: Path) -> list[str]:
     return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     for link in _links(page):
         path, _, anchor = link.partition("#")
