@@ -31,6 +31,7 @@ from tilewright.runtime.opening import Runnable, load, open_artifact
 from tilewright.support.cache import Cache, open_cache
 from tilewright.support.errors import (
     ArtifactError,
+    InputError,
     InternalError,
     MemoryLimitError,
     ModelError,
@@ -60,6 +61,7 @@ def compile(  # noqa: A001 (the name that users look for)
     dims: Dims | None = None,
     schedule: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     reporter: Progress | None = None,
+    verify_inputs: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Runnable:
     """Compile a model to native code.
@@ -67,10 +69,12 @@ def compile(  # noqa: A001 (the name that users look for)
     model: path of an ONNX file, its bytes, or an `onnx.ModelProto`. target: `cpu` is this machine; see the targets page.
     dims: for symbolic dims by name a fixed size, a range `(low, high)`, or text `"low..high:multiple"`; others take any size.
     schedule: schedules of some kernels, in place of the compiler's own: a file that `tilewright inspect --export` wrote, or its data.
+    verify_inputs: arrays of some inputs by name, which `verify=True` takes in place of random ones.
     settings: any of the settings page, for this call only. Raises a TilewrightError that names the model's node.
     """
     chosen = current_settings().changed(**settings)
-    return open_artifact(make_artifact(model, target, dims, chosen, reporter, schedule).artifact, chosen.threads, chosen.max_memory)
+    made = make_artifact(model, target, dims, chosen, reporter, schedule, verify_inputs)
+    return open_artifact(made.artifact, chosen.threads, chosen.max_memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a model is to be compiled to, and with what: dims, machine, settings, cache if any, and the schedules that somebody gives."""
+    """What a model is to be compiled to, and with what: dims, machine, settings, cache if any, and what somebody gives: schedules, and
+    inputs to verify with."""
 
     dims: Mapping[str, DimRange | int]
     machine: Machine
@@ -92,6 +97,7 @@ class Request:
     cache: Cache | None = None
     progress: Progress = field(default_factory=NullProgress)
     schedule: Mapping[str, Any] | None = None
+    verify_inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def make_artifact(
@@ -101,13 +107,16 @@ def make_artifact(
     settings: Settings,
     progress: Progress | None = None,
     schedule: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    verify_inputs: Mapping[str, Any] | None = None,
 ) -> Made:
     """What `compile` compiles, not loaded: it may be for another machine. Raises as `compile` does."""
     given = read_schedule(schedule, settings)
     machine = target_machine(target)
     ranges = {name: dim_range(name, value) for name, value in (dims or {}).items()}
     cache = open_cache(settings)
-    request = Request(ranges, machine, settings, cache, progress or make_progress(settings.progress), given)
+    if verify_inputs and not settings.verify:
+        raise InputError("inputs are given to verify with, and nothing is verified", hint="--verify, or verify=True, verifies")
+    request = Request(ranges, machine, settings, cache, progress or make_progress(settings.progress), given, verify_inputs or {})
     path = Path(model) if isinstance(model, (str, os.PathLike)) else None  # others are cheap to miss and costly to hash
     key = None
     if cache is not None and path is not None:
@@ -121,6 +130,10 @@ def make_artifact(
     if cache is not None and path is not None and key is None:
         note_external_files(path, loaded, cache)
         key = artifact_key(path, request, cache)
+    names = [entry.name for entry in loaded.proto.graph.input]
+    unknown = [name for name in request.verify_inputs if name not in names]
+    if unknown:
+        raise InputError(f"the model has no input '{unknown[0]}'", where=", ".join(names))
     validated: list[Validation] = []
     artifact = artifact_of(loaded, request, validated)
     if cache is not None and key is not None:
@@ -153,7 +166,8 @@ def validate_part(compiled: Compiled, loaded: LoadedModel, request: Request, val
 
     hints = hints_in({entry.key: entry.value for entry in loaded.proto.metadata_props})
     with internal_faults(loaded):
-        validated.append(validate(compiled, request.machine, request.settings, hints, progress=request.progress))
+        made = validate(compiled, request.machine, request.settings, hints, progress=request.progress, given=request.verify_inputs)
+        validated.append(made)
 
 
 def compile_as_program(loaded: LoadedModel, request: Request, validated: list[Validation]) -> Artifact:

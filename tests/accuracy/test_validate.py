@@ -19,7 +19,7 @@ from tilewright.kernel.nodes import Store, map_stmt, with_fields
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.schedule import PRIMITIVES
 from tilewright.runtime.specs import SizeSpec, tensor_spec
-from tilewright.support.errors import VerifyError
+from tilewright.support.errors import InputError, VerifyError
 from tilewright.support.settings import Settings
 
 SETTINGS = Settings().changed(cache=False, progress="none", verify=True)
@@ -110,6 +110,31 @@ def test_where_the_model_takes_no_random_inputs_that_is_said() -> None:
     assert found.sizes == ()
     assert found.kernels < found.total
     assert "random inputs broke what the model asks of them" in str(found)
+
+
+def test_given_inputs_take_the_place_of_random_ones() -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"], "fold"), helper.make_node("Exp", ["r"], ["y"], "exponential")]
+    x, shape = TensorProto.FLOAT, TensorProto.INT64
+    inputs = [helper.make_tensor_value_info("x", x, ["n", 7]), helper.make_tensor_value_info("shape", shape, [1])]
+    graph = helper.make_graph(nodes, "folded", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a"])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    def found(**given: np.ndarray) -> Validation:
+        (made,) = make_artifact(model, "cpu", None, SETTINGS, verify_inputs=given).validated
+        return made
+
+    assert "--input" in found().reason
+    shaped = found(shape=np.array([-1]))
+    assert (shaped.kernels, shaped.reason) == (shaped.total, "")
+    assert [sizes["n"] for sizes in shaped.sizes] == [1, 7, 32]
+    sized = found(shape=np.array([35]), x=np.ones((5, 7), np.float32))
+    assert [sizes["n"] for sizes in sized.sizes] == [5]
+    with pytest.raises(InputError, match="no input 'z'"):
+        found(z=np.array([1]))
+    with pytest.raises(InputError, match="dim 1 must be 7"):
+        found(x=np.ones((5, 6), np.float32))
+    with pytest.raises(InputError, match="nothing is verified"):
+        tw.compile(model, verify_inputs={"shape": np.array([-1])}, progress="none")
 
 
 def test_code_for_another_machine_is_not_run_and_that_is_said() -> None:

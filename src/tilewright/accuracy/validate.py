@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from tilewright.runtime.executable import aligned_empty
 from tilewright.runtime.host_features import host_platform, missing_features, platform_of
 from tilewright.runtime.linker import link
 from tilewright.runtime.pool import PoolReference, process_pools
-from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, tensor_spec
+from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, as_array, solve_sizes, tensor_spec
 from tilewright.support.errors import TilewrightError, VerifyError
 from tilewright.support.progress import NullProgress, Progress
 from tilewright.support.settings import Settings
@@ -71,24 +72,29 @@ def validate(
     hints: Mapping[str, Example] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> Validation:
-    """Run each kernel beside the reference. Raises VerifyError with the kernel, the model's nodes and the schedule where they differ."""
+    """Run each kernel beside the reference. given: arrays of some inputs, in place of random ones; the sizes that they imply stay. Raises
+    VerifyError with the kernel, the model's nodes and the schedule where they differ, and InputError for given inputs that do not fit."""
     if not runs_here(machine):
         return Validation(reason=f"no kernel was run: code for {machine.name} does not run on this machine")
     launches = {step.group: step for step in walk_steps(compiled.plan.steps) if isinstance(step, Launch) and step.group is not None}
     manifest = compiled.artifact.manifest
     inputs = [tensor_spec(entry) for entry in manifest["inputs"]]
     known = [SizeSpec(**entry) for entry in manifest["sizes"][: manifest["input_sizes"]]]
+    own = [spec for spec in inputs if spec.name in (given or {})]
+    fixed = {spec.name: as_array((given or {})[spec.name], spec) for spec in own}
+    implied = solve_sizes(list(fixed.values()), own, known)
     runner = Runner(compiled, settings.threads or 1)
     seen: set[Node] = set()
     done: list[Mapping[str, int]] = []
     refused = ""
     with (progress or NullProgress()).stage("validate") as stage:
-        for number, sizes in enumerate(sets_of_sizes(inputs, known)):
+        for number, sizes in enumerate(sets_of_sizes(inputs, known, implied)):
             check = Checker(Context(compiled.module, machine, settings), runner, launches, seen, lambda name: stage.advance(1, name))
-            arrays = list(draw_inputs(inputs, sizes, hints or {}, seed + number).values())
+            arrays = {**draw_inputs(inputs, sizes, hints or {}, seed + number), **fixed}
             try:
-                check.run(compiled.module.main, [np.ascontiguousarray(array) for array in arrays], {})
+                check.run(compiled.module.main, [np.ascontiguousarray(array) for array in arrays.values()], {})
             except VerifyError:
                 raise
             except TilewrightError as error:  # these sizes, or random inputs, break a condition that the model makes
@@ -96,7 +102,8 @@ def validate(
                 continue
             done.append(sizes)
     if refused and not done:
-        why = f"{len(seen)} of {len(launches)} kernels, then random inputs broke what the model asks of them: {refused}"
+        ran = f"{len(seen)} of {len(launches)} kernels"
+        why = f"{ran}, then random inputs broke what the model asks of them: {refused}; --input gives others"
         return Validation(len(seen), len(launches), reason=why)
     return Validation(len(seen), len(launches), tuple(done))
 
@@ -106,11 +113,15 @@ def runs_here(machine: Machine) -> bool:
     return platform_of(llvm_target(machine).triple) == host_platform() and not missing_features(sorted(machine.isa))
 
 
-def sets_of_sizes(inputs: Sequence[TensorSpec], known: Sequence[SizeSpec]) -> Iterator[dict[str, int]]:
-    """Values of the symbolic dims of the inputs: typical ones, the least, odd ones, larger ones; each set once."""
+def sets_of_sizes(
+    inputs: Sequence[TensorSpec], known: Sequence[SizeSpec], implied: Mapping[str, int] | None = None
+) -> Iterator[dict[str, int]]:
+    """Values of the symbolic dims of the inputs: typical ones, the least, odd ones, larger ones; each set once. implied: those that are
+    known."""
     typical = typical_sizes(inputs, known)
     ranges = {size.name: size for size in known}
     sets = [{n: v if wish is None else nearest(ranges.get(n, SizeSpec(n, 0, None)), wish) for n, v in typical.items()} for wish in WISHES]
+    sets = [{**sizes, **(implied or {})} for sizes in sets]
     yield from (sizes for i, sizes in enumerate(sets) if sizes not in sets[:i])
 
 

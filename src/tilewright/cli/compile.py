@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.answer import Answer, command
-from tilewright.cli.options import Debug, DimRanges, Json, Model, SetOptions, Target, output_path, pairs, settings_for
+from tilewright.cli.options import Debug, DimRanges, InputFiles, Json, Model, SetOptions, Target, output_path, pairs, settings_for
 from tilewright.cli.tables import facts, size_text, time_text
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def compile_model(
     verify: Annotated[
         bool, typer.Option("--verify", help="Check every pass, and run each kernel beside the reference: the setting verify.")
     ] = False,
+    given: InputFiles = None,
     set_: SetOptions = None,
     json: Json = False,
     debug: Debug = False,
@@ -42,14 +43,15 @@ def compile_model(
     The artifact is one file with native code and weights. It appears under its name only when it is complete.
     """
     path = output_path(output, model)
-    given = [*([] if precision is None else [f"precision={precision}"]), *(["verify=1"] if verify else [])]
-    settings, dims = settings_for([*(set_ or ()), *given]), pairs(dim, "--dim")
+    short = [*([] if precision is None else [f"precision={precision}"]), *(["verify=1"] if verify else [])]
+    settings, dims = settings_for([*(set_ or ()), *short]), pairs(dim, "--dim")
 
     from tilewright.api import make_artifact
+    from tilewright.cli.models import read_inputs
     from tilewright.runtime.artifact import save
 
     start = time.perf_counter()
-    made = make_artifact(model, target, dims, settings, schedule=schedule)
+    made = make_artifact(model, target, dims, settings, schedule=schedule, verify_inputs=read_inputs(given, ()))
     save(made.artifact, path)
     data = {
         "model": model,
