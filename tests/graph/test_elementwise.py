@@ -82,6 +82,13 @@ def test_nan_wins_in_min_and_max():
         assert np.isnan(y).tolist() == [True, True, False]
 
 
+@pytest.mark.parametrize("exponents", [np.float32(0.5), np.full(2, 0.5, np.float32)], ids=["one", "many"])
+def test_powers_of_negative_zero_and_infinity_follow_c(exponents):
+    (y,) = check(Binary("pow"), np.array([-0.0, -np.inf], np.float32), np.asarray(exponents))
+    assert list(y) == [0.0, np.inf]
+    assert not np.signbit(y[0])
+
+
 def test_negative_integer_powers_truncate():
     (y,) = check(Binary("pow"), np.array([2, 1, -1, -1, 0], np.int32), np.array([-1, -3, -2, -3, -1], np.int32))
     assert y.tolist() == [0, 1, 1, -1, 0]

@@ -211,8 +211,9 @@ def _shr(a: Expr, b: Expr) -> Expr:
 
 
 def _pow_array(a: Any, b: Any) -> Any:
-    if a.dtype.kind == "f":
-        return _precise(np.power)(a, b)
+    if a.dtype.kind == "f":  # by elements: NumPy takes a root for a single exponent of 0.5, whose -0.0 and -inf are not those of C
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        return _precise(np.power)(*(np.broadcast_to(x, shape).reshape(-1) for x in (a, b))).reshape(shape)
     width = a.dtype.itemsize * 8
     inside = (b >= 0) & (b < width)
     result = np.power(a, np.where(inside, b, 0).astype(a.dtype))

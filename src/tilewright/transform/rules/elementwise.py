@@ -1,7 +1,8 @@
 """Rules of elementwise operators: neutral and absorbing elements, inverses, powers, clamps, conversions.
 
-Every rule gives the same elements for every input, but for the sign of a zero (x + 0 is x) and one unit in the last place (powers as
-products). Floats are never reassociated here, except by factors that are powers of two, whose products are exact.
+Every rule gives the same elements for every input, but for the sign of a zero (x + 0 is x), one unit in the last place (powers as
+products), and -inf ** 0.5, whose root is NaN. Floats are never reassociated here, except by factors that are powers of two, whose
+products are exact.
 """
 
 from __future__ import annotations
