@@ -47,8 +47,14 @@ def parallel_halo(s: Schedule) -> Schedule:
     return s
 
 
+def packed_then_split(s: Schedule) -> Schedule:
+    """Loops over whole tiles of a packed layout; the last one is not full, which a predicate says."""
+    return s.pack("S", [(2, 3)], [0, 1, 2]).split("i_3", (None, 2, 3))[0].cache_read("O", "S")[0]
+
+
 CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
     (matmul, lambda s: s.split("x", 4), "there is no loop 'x'"),
+    (lambda: softmax(M, N), packed_then_split, "S is not written in full"),
     (matmul, lambda s: s.split("i", (2, 2)), "the factors give 4 iterations, the loop has 6"),
     (matmul, lambda s: s.split("i", (None, None)), "are no factors"),
     (matmul, lambda s: s.parallel("i").split("i", 2), "'i' is parallel"),

@@ -15,8 +15,18 @@ from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplifier, simplify
 from tilewright.ir.traverse import depends_on, free_vars, substitute, walk
 from tilewright.ir.types import product
-from tilewright.kernel.nodes import Buffer, For
-from tilewright.kernel.regions import Region, covers, domain_predicate_only, read_region, stores_to, union, written_region
+from tilewright.kernel.nodes import Block, Buffer, For
+from tilewright.kernel.regions import (
+    Region,
+    conjuncts,
+    covers,
+    domain_predicate_only,
+    limits_iter,
+    read_region,
+    stores_to,
+    union,
+    written_region,
+)
 from tilewright.kernel.schedule.nest import Nest, PlacedBlock, PlacedLoop, extents, refuse
 from tilewright.kernel.spans import Extents, span
 
@@ -255,7 +265,7 @@ def written_in_full(nest: Nest, buffer: Buffer) -> bool:
     for name in nest.writers(buffer):
         writer = nest.blocks[name]
         written = written_region(writer.stmt, buffer, writer.outer, {})
-        if written is not None and written.exact and covers(written, whole, {}):
+        if written is not None and written.exact and covers(written, whole, {}) and _ends_with(buffer, writer.stmt):
             return True
         stores = stores_to(writer.stmt, buffer)
         spatial = {it.var: it.extent for it in writer.stmt.iters if it.kind == "spatial"}
@@ -268,6 +278,18 @@ def written_in_full(nest: Nest, buffer: Buffer) -> bool:
         ):
             return True
     return False
+
+
+def _ends_with(buffer: Buffer, block: Block) -> bool:
+    """Whether points that the block's predicate cuts are outside of the buffer: each iter that it limits is the index along an axis as long
+    as the iter. Those of a packed layout whose last tile is not full are inside."""
+    limited = {limits_iter(condition, block) for condition in conjuncts(block.predicate)} - {None}
+    iters = [block.iters[position] for position in limited if position is not None and block.iters[position].kind == "spatial"]
+    return all(
+        any(index is it.var and prove_equal(size, it.extent) for index, size in zip(access.indices, buffer.shape, strict=True))
+        for access in stores_to(block, buffer)
+        for it in iters
+    )
 
 
 def check_locals(nest: Nest) -> None:
