@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.compiled_graphs import function
-from tilewright.graph.ops import Contract, WidenWeights
+from tilewright.graph.ops import Contract, Convolution, WidenWeights
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, size
+from tilewright.ir.expr import Expr, const, size
 from tilewright.ir.types import tensor
 from tilewright.kernel.lower.pipeline import lower
 from tilewright.kernel.schedule.schedule import Schedule
@@ -53,4 +53,18 @@ def test_where_weights_are_converted(rows: Expr | int, where: str, bits: int, bl
         assert space.point()["contract.scaled"] == "sums"
     assert {layout.buffer for layout in s.layouts} == {"x1", "x2", "x3"}
     assert ("widen_weights" in s.blocks()) == (where == "panel")
+    lower(s.kernel)
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_padding_of_a_constant_image_is_no_conversion(machine: str, taps: int) -> None:
+    """The image's index along the vectors is no iter but a sum, which conversions of panels have no place for."""
+    types = [tensor(dtypes.float32, (2, 1, 64, 16)), tensor(dtypes.float32, (144, 1, taps, taps))]
+    zero, one = const(0), const(1)
+    op = Convolution((1, 1), (1, 1), (zero, zero), (one, zero), 1, dtypes.float32)
+    space = Space()
+    kernel = lower_group(function("p", types, lambda g, x, w: (g.one(op, x, w),)))
+    s = schedule_kernel(kernel, frozenset({0, 1}), named_machine(machine), space=space)
+    assert "convolution.weights" not in space.point()
     lower(s.kernel)

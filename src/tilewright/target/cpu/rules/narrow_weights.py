@@ -29,8 +29,12 @@ SPARE = 4  # registers for words, masks and a broadcast beside the sums
 
 
 def widening(s: Schedule, product: Product, constants: frozenset[str]) -> str | None:
-    """The block that converts one operand of a product from constants, for this product alone."""
+    """The block that converts one operand of a product from constants, for this product alone. An operand that windows go over is an image:
+    what is made of a constant one, its padding, is no conversion of weights."""
+    points = {it.var for it in product.block.iters}
     for side in (product.right, product.left):
+        if not all(index.is_const or index in points for index in side.args):
+            continue
         writers = s.nest.writers(side.attr) if side.attr in s.kernel.scratch else []
         if len(writers) != 1 or s.consumers(writers[0]) != (product.block.name,):
             continue
