@@ -67,13 +67,13 @@ def model() -> onnx.ModelProto:
     return layered()
 
 
-def slightly_off(original: Callable[..., Function]) -> Callable[..., Function]:
-    """A pass that also makes the first result one percent larger."""
+def slightly_off(original: Callable[..., Function], by: float = 0.01) -> Callable[..., Function]:
+    """A pass that also makes the first result larger, by one percent."""
 
     def broken(function: Function, *others: Any) -> Function:
         good = original(function, *others)
         value = good.results[0]
-        factor = np.full((1,) * value.type.rank, 1.01, value.type.dtype.numpy)
+        factor = np.full((1,) * value.type.rank, 1 + by, value.type.dtype.numpy)
         g = builder_for(good.results)
         off = g.one(Binary("mul"), value, g.one(Constant(ConstantData(factor))))
         return Function(good.name, good.params, (off, *good.results[1:]))
@@ -129,6 +129,22 @@ def test_a_fault_in_a_pass_is_found(function: str, model: onnx.ModelProto, monke
     written = {path.name for path in (tmp_path / "bundle").iterdir()}
     assert written >= {f"before_{PASSES[function]}.txt", f"after_{PASSES[function]}.txt", "inputs.npz", "report.json", "README.txt"}
     assert np.load(tmp_path / "bundle" / "inputs.npz")["image"].shape == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize("against", ["reference", "onnxruntime"])
+@pytest.mark.parametrize("by", [1e-4, -1e-4])
+def test_a_fault_in_a_pass_is_found_that_moves_outputs_by_little(
+    by: float, against: str, model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No kernel differs, since each does what the graph says."""
+    monkeypatch.setattr(compiler, "merge_rows", slightly_off(compiler.merge_rows, by))
+    found = tw.compare(model, against=against, bisect=True)
+    assert [row.ok for row in found.outputs] == [False]
+    assert all(row.ok for row in found.kernels)
+    assert found.outputs[0].error is not None
+    assert found.outputs[0].error.relative < 2 * abs(by)
+    assert found.culprit is not None
+    assert (found.culprit.kind, found.culprit.name) == ("pass", "merge_rows")
 
 
 @pytest.mark.parametrize("primitive", ["vectorize", "parallel", "reverse_compute_at"])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tilewright.accuracy.errors import APART, error_of, tolerance_of
+from tilewright.accuracy.errors import APART, error_of, is_large, tolerance_of
 
 
 def test_figures_of_a_small_difference() -> None:
@@ -49,7 +49,14 @@ def test_other_shapes_and_kinds_are_apart() -> None:
 def test_integers_must_be_equal() -> None:
     assert tolerance_of(np.dtype(np.int64)) == 0.0
     assert error_of(np.asarray([1, 2, 4]), np.asarray([1, 2, 3])).ulps == 1.0
-    assert tolerance_of(np.dtype(np.float16)) > tolerance_of(np.dtype(np.float32))
+
+
+def test_a_tolerance_is_a_number_of_units_in_the_last_place() -> None:
+    of = {name: tolerance_of(np.dtype(name)) for name in ("float16", "float32", "float64")}
+    assert of == {"float16": 4 * 2.0**-10, "float32": 64 * 2.0**-23, "float64": 64 * 2.0**-52}
+    error = error_of(np.asarray([1.002]), np.asarray([1.0]))
+    assert is_large(error, np.dtype(np.float32))
+    assert not is_large(error, np.dtype(np.float16))
 
 
 def test_nothing_does_not_differ_from_nothing() -> None:

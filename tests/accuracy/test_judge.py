@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.accuracy.judge import Judge, judge_of_module, within_tolerance
+from tilewright.accuracy.judge import ORDINARY, PATIENCE, Judge, judge_of_module, within_tolerance
 from tilewright.accuracy.rounding_noise import NoisyInterpreter, Spread
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, GraphBuilder, Module, Parameter
@@ -40,7 +40,7 @@ def test_elements_near_a_tie_may_fall_either_way_and_no_others(integers: bool) -
     up[7] = 3
     (verdict,) = judge(of, x)([up], tolerance=None)
     assert verdict.ok
-    assert verdict.rounding is (integers or verdict.error.relative > 1e-3)
+    assert verdict.rounding is (integers or verdict.error.relative > 1e-5)
     for place in (8, 999):
         wrong = right.copy()
         wrong[place] += 100
@@ -93,9 +93,26 @@ def test_nothing_runs_again_for_what_is_within_tolerance() -> None:
         raise AssertionError
 
     y = np.linspace(1, 2, 100, dtype=np.float32)
-    assert Judge([y], again)([y * np.float32(1 + 1e-5)])[0].ok
+    assert Judge([y], again)([y * np.float32(1 + 1e-6)])[0].ok
     with pytest.raises(AssertionError):
         Judge([y], again)([y * np.float32(1.1)])
+
+
+def test_no_more_runs_are_made_than_it_takes() -> None:
+    runs: list[float] = []
+
+    def again(noisy: NoisyInterpreter) -> list[np.ndarray]:
+        runs.append(noisy.scale)
+        return [y * (1 + noisy.scale * noisy.rng.uniform(-1e-4, 1e-4, y.shape).astype(np.float32))]
+
+    y = np.linspace(1, 2, 100, dtype=np.float32)
+    of = Judge([y], again)
+    assert of([y * np.float32(1 + 1e-4)])[0].rounding
+    assert len(runs) == 1
+    assert of([y * np.float32(1 + 1e-4)])[0].rounding
+    assert len(runs) == 1
+    assert not of([y * np.float32(1.1)])[0].ok
+    assert runs == [1.0] * ORDINARY + [8.0] * (PATIENCE - 1)
 
 
 def test_a_number_that_is_none_in_another_run_is_not_compared() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.accuracy.errors import kernel_tolerance
 from tilewright.accuracy.judge import judge_of_module
 from tilewright.accuracy.kernels import Traced
 from tilewright.compiler import Compiled, compile_optimised, optimise
@@ -110,7 +109,7 @@ def wrong_pass(
     """The first graph pass after which the graph means something else."""
     stages: list[tuple[str, Module]] = [("import", imported)]
     optimise(imported, machine, settings, lambda name, module: stages.append((name, module)))
-    judge = judge_of_module(imported, inputs, interpret(imported, inputs))
+    judge = judge_of_module(imported, inputs, interpret(imported, inputs), settings.precision == "bf16")
 
     def agrees(results: Sequence[Array]) -> bool:
         return all(verdict.ok for verdict in judge(results, None, tolerance))
@@ -175,7 +174,7 @@ def right(
     schedules: GivenSchedules | None,
     tolerance: float | None,
 ) -> bool:
-    judge = judge_of_module(alone(group), given, expected, kernel_tolerance)
+    judge = judge_of_module(alone(group), given, expected)
     return all(verdict.ok for verdict in judge(run_alone(group, given, machine, settings, schedules), None, tolerance))
 
 

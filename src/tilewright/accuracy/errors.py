@@ -26,22 +26,21 @@ class Error:
 
 
 APART = Error(math.inf, math.inf, math.inf, 0.0)
-TOLERANCES = {"float16": 2e-2, "bfloat16": 5e-2}  # by dtype, of the relative error; integers and booleans must be equal
-DEFAULT_TOLERANCE = 1e-3
-KERNEL_ULPS = 64.0  # of the greatest result of a kernel; sums of some thousand terms stay below a tenth of it
+# Units in the last place of the greatest magnitude that are taken for rounding: sums of some thousand terms stay below a tenth of 64. Of
+# narrow floats few, since sums are not made in them; integers, booleans, and floats of eight bits must be equal.
+ULPS = {"float32": 64.0, "complex64": 64.0, "float64": 64.0, "complex128": 64.0, "float16": 4.0, "bfloat16": 4.0}
+BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "complex64": 23, "float64": 52, "complex128": 52}  # of the fraction
+LARGE = 1e-3  # a relative error that people see
 
 
 def tolerance_of(dtype: np.dtype[Any]) -> float:
-    """The relative error that is taken for rounding, where nobody says another."""
-    if dtype.kind in "biuOU":
-        return 0.0
-    return TOLERANCES.get(dtype.name, DEFAULT_TOLERANCE)
+    """The relative error that is taken for rounding without a closer look."""
+    return ULPS[dtype.name] * 2.0 ** -BITS[dtype.name] if dtype.name in ULPS else 0.0
 
 
-def kernel_tolerance(dtype: np.dtype[Any]) -> float:
-    """The relative error that is taken for rounding without a closer look where one kernel is given what its reference is given."""
-    eps = {"float32": 2.0**-23, "float64": 2.0**-52}.get(dtype.name, math.inf)
-    return min(KERNEL_ULPS * eps, tolerance_of(dtype))
+def is_large(error: Error, dtype: np.dtype[Any]) -> bool:
+    """Whether an error is one that people see, and more than any rounding of one operation in this dtype."""
+    return not error.relative <= max(LARGE, tolerance_of(dtype))
 
 
 def error_of(found: Array, expected: Array) -> Error:
@@ -83,6 +82,5 @@ def _ulps(difference: Array, magnitude: Array, greatest: float, dtype: np.dtype[
     kept = magnitude >= greatest * SMALL
     if dtype.kind in "biu":
         return float(difference.max())
-    bits = {"float16": 10, "bfloat16": 7, "float32": 23, "complex64": 23, "float64": 52, "complex128": 52}.get(dtype.name, 3)
-    unit = np.exp2(np.floor(np.log2(np.maximum(magnitude[kept], np.finfo(np.float64).tiny))) - bits)
+    unit = np.exp2(np.floor(np.log2(np.maximum(magnitude[kept], np.finfo(np.float64).tiny))) - BITS.get(dtype.name, 3))
     return float((difference[kept] / unit).max()) if kept.any() else 0.0

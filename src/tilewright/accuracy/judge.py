@@ -1,20 +1,20 @@
 """Whether results are right: equal but for rounding errors.
 
-A result within its tolerance is right. One beyond it may still be: long sums, cancellation, and jumps (a rounding to integers that falls
-the other way, another of two nearly equal maxima) make much of little. So the reference runs again with rounding errors added, until what
-they do explains the difference, or does not: first errors of ordinary size, which bound what moves in proportion, then larger ones, which
-find jumps that are near. No more noisy runs are made than that takes.
+A result within a few units in the last place of its greatest magnitude is right. One beyond that may still be: long sums, cancellation, and
+jumps (a rounding to integers that falls the other way, another of two nearly equal maxima) make much of little. So the reference runs again
+with rounding errors added, until what they do explains the difference, or does not: first errors of ordinary size, which bound what moves
+in proportion, then larger ones, which find jumps that are near. No more noisy runs are made than that takes. Kernels, graphs after a pass
+and outputs of whole models are judged alike: what a fault of a graph pass does shows in outputs alone, and may be little.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from tilewright.accuracy.errors import Error, error_of, kernel_tolerance, tolerance_of
+from tilewright.accuracy.errors import Error, error_of, tolerance_of
 from tilewright.accuracy.rounding_noise import NoisyInterpreter, Spread, apart, disagreement
 from tilewright.graph.node import Module, Node
 from tilewright.ir.expr import Expr
@@ -25,7 +25,6 @@ ORDINARY = 5
 NOISES = (*(1.0,) * ORDINARY, *(8.0,) * 16)  # scales of the errors of noisy runs
 PATIENCE, FEW = 4, 8  # so many runs in a row that explain nothing are the last where more than a few elements are left
 
-Limits = Callable[[np.dtype[Any]], float]
 # The reference once more, with an interpreter that adds errors.
 Again = Callable[[NoisyInterpreter], Sequence[Array]]
 
@@ -47,15 +46,14 @@ class Verdict:
 @dataclass(slots=True)
 class Judge:
     """Judges results against those of a reference. base: the reference's results without noise. again: runs it once more, with an
-    interpreter over `module`. limits: the relative error by dtype that is taken for rounding without a noisy run. absolute: as
-    `NoisyInterpreter` has it, where another runtime's functions are to be judged. Noisy runs are kept: several accounts can
-    be judged."""
+    interpreter over `module`. absolute, coarse: as `NoisyInterpreter` has them, where another runtime's functions are to be judged, and
+    where a model was compiled with `precision=bf16`. Noisy runs are kept: several accounts can be judged."""
 
     base: Sequence[Array]
     again: Again
     module: Module | None = None
-    limits: Limits = tolerance_of
     absolute: bool = False
+    coarse: bool = False
     seed: int = 0
     _spreads: list[Spread] = field(init=False)
     _runs: int = 0
@@ -68,7 +66,7 @@ class Judge:
         else counts."""
         against = [np.asarray(array) for array in (self.base if expected is None else expected)]
         results = [np.asarray(array) for array in found]
-        plain = within_tolerance(results, against, tolerance, self.limits)
+        plain = within_tolerance(results, against, tolerance)
         beyond = {i: verdict.wrong for i, verdict in enumerate(plain) if not verdict.ok}
         if not beyond or tolerance is not None:
             return plain
@@ -78,16 +76,15 @@ class Judge:
     def _beyond_rounding(self, found: Sequence[Array], against: Sequence[Array], beyond: dict[int, str]) -> dict[int, str]:
         """Of the results `beyond` their tolerance those that rounding errors do not explain, with what is wrong."""
         wrong, least, idle = beyond, sum(array.size for array in found), 0
-        while self._runs < ORDINARY:
-            self._run()
         while True:
-            said = {i: self._wrong(i, found[i], against[i]) for i in wrong}
-            wrong = {i: text for i, (text, _) in said.items() if text}
-            left = sum(count for _, count in said.values())
-            idle = idle + 1 if left >= least else 0
-            least = min(least, left)
-            if not wrong or (idle >= PATIENCE and least > FEW) or self._runs == len(NOISES):
-                return wrong
+            if self._runs:
+                said = {i: self._wrong(i, found[i], against[i]) for i in wrong}
+                wrong = {i: text for i, (text, _) in said.items() if text}
+                left = sum(count for _, count in said.values())
+                idle = idle + 1 if left >= least and self._runs >= ORDINARY else 0
+                least = min(least, left)
+                if not wrong or (idle >= PATIENCE and least > FEW) or self._runs == len(NOISES):
+                    return wrong
             self._run()
 
     def _run(self) -> None:
@@ -96,7 +93,7 @@ class Judge:
         generator = np.random.default_rng([self.seed, self._runs])
         self._runs += 1
         try:
-            others = self.again(NoisyInterpreter(generator, self.module, scale, self.absolute))
+            others = self.again(NoisyInterpreter(generator, self.module, scale, self.absolute, self.coarse))
         except TilewrightError:  # sizes that depend on rounding errors contradict each other
             for spread in self._spreads:
                 spread.shapeless = True
@@ -119,22 +116,20 @@ class Judge:
         return said, int(np.count_nonzero(apart(found, expected))) if same else max(found.size, 1)
 
 
-def within_tolerance(
-    found: Sequence[Array], against: Sequence[Array], tolerance: float | None = None, limits: Limits = tolerance_of
-) -> list[Verdict]:
-    """A verdict on each result by its relative error alone. limits: the tolerance of a dtype, where none is given."""
+def within_tolerance(found: Sequence[Array], against: Sequence[Array], tolerance: float | None = None) -> list[Verdict]:
+    """A verdict on each result by its relative error alone."""
     verdicts = []
     for mine, other in zip(found, against, strict=True):
-        error, limit = error_of(mine, other), limits(other.dtype) if tolerance is None else tolerance
+        error, limit = error_of(mine, other), tolerance_of(other.dtype) if tolerance is None else tolerance
         verdicts.append(Verdict(error, "" if error.relative <= limit else f"relative error {error.relative:.2g}, more than {limit:.0e}"))
     return verdicts
 
 
 def judge_of_node(node: Node, operands: Sequence[Array], sizes: dict[Expr, int], base: Sequence[Array], module: Module | None) -> Judge:
     """The judge of what the kernel of one node, such as a group, gives for these operands; base: what the reference gives."""
-    return Judge(base, lambda noisy: noisy.results_of(node, operands, dict(sizes)), module, kernel_tolerance)
+    return Judge(base, lambda noisy: noisy.results_of(node, operands, dict(sizes)), module)
 
 
-def judge_of_module(module: Module, inputs: Sequence[Array], base: Sequence[Array], limits: Limits = tolerance_of) -> Judge:
-    """The judge of what a whole graph gives for these inputs; base: what the reference gives."""
-    return Judge(base, lambda noisy: noisy.run(module.main, list(inputs), {}), module, limits)
+def judge_of_module(module: Module, inputs: Sequence[Array], base: Sequence[Array], coarse: bool = False) -> Judge:
+    """The judge of what a whole graph gives for these inputs; base: what the reference gives. coarse: as `Judge` has it."""
+    return Judge(base, lambda noisy: noisy.run(module.main, list(inputs), {}), module, coarse=coarse)

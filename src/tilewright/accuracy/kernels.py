@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tilewright.accuracy.errors import Error, error_of, share_beyond, tolerance_of
+from tilewright.accuracy.errors import LARGE, Error, error_of, is_large, share_beyond, tolerance_of
 from tilewright.accuracy.judge import Verdict, judge_of_node
 from tilewright.compiler import Compiled, constant_offsets
 from tilewright.graph.interpreter import Interpreter, bind_inputs, interpret
@@ -155,8 +155,8 @@ def checksum(array: Array) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The first kernel whose result lies beyond the tolerance of what the reference gives from the model's inputs, all errors before it
-    included: its nodes and its error, and the share of elements that are beyond the tolerance."""
+    """The first kernel whose result lies far off what the reference gives from the model's inputs (`is_large`), all errors before it
+    included: its nodes and its error, and the share of elements that do."""
 
     name: str
     nodes: tuple[str, ...]
@@ -180,9 +180,9 @@ def first_drift(compiled: Compiled, inputs: Sequence[Array], threads: int | None
             if right is None:
                 continue
             error = error_of(result, right)
-            if not error.relative <= tolerance_of(right.dtype) and not found:
+            if is_large(error, right.dtype) and not found:
                 nodes = tuple(str(origin) for origin in step.origins)
-                found.append(Drift(step.kernel.name, nodes, error, share_beyond(result, right, tolerance_of(right.dtype))))
+                found.append(Drift(step.kernel.name, nodes, error, share_beyond(result, right, max(LARGE, tolerance_of(right.dtype)))))
 
     stepper_of(compiled, threads).run([np.ascontiguousarray(x) for x in inputs], sizes_of_inputs(compiled, inputs), after)
     return found[0] if found else None

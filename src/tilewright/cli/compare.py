@@ -80,7 +80,7 @@ def show(console: Console, found: Comparison, top: int) -> None:
     if found.drift is not None:
         from tilewright.comparison.report import drift_text
 
-        lines.append(("first beyond its tolerance", drift_text(found.drift)))
+        lines.append(("first far off", drift_text(found.drift)))
     lines += [("note", note) for note in found.notes]
     if found.first is not None:
         lines.append(("first to differ", ", ".join(found.first.nodes[:3]) or found.first.name))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.accuracy.bisect import Culprit
-from tilewright.accuracy.errors import Error, kernel_tolerance, tolerance_of
+from tilewright.accuracy.errors import Error, tolerance_of
 from tilewright.accuracy.judge import Verdict
 from tilewright.accuracy.kernels import Drift, Traced
 from tilewright.runtime.specs import Array, numpy_dtype
@@ -46,9 +46,9 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The result of `compare`. outputs: against `against`; kernels: in order of execution, each against the meaning of the graph for the
-    operands that it was given. drift: where some output is beyond its tolerance, the first kernel from which results are, all errors
-    before it included. notes: what a reader must know of the model. culprit: what bisecting found. bundle: the folder where everything to
-    see the fault again lies."""
+    operands that it was given. drift: where some output is far off, the first kernel from which results are, all errors before it
+    included. notes: what a reader must know of the model. culprit: what bisecting found. bundle: the folder where everything to see the
+    fault again lies."""
 
     model: str
     target: str
@@ -92,7 +92,7 @@ class Comparison:
             relative = "not compared" if row.error is None else f"relative error {row.error.relative:.2g}"
             said = row.wrong or (ROUNDING if row.rounding else "")
             lines.append(f"  {row.name}: {relative}{f', {said}' if said else ''}")
-        lines += [f"  first beyond its tolerance: {drift_text(self.drift)}"] if self.drift is not None else []
+        lines += [f"  first far off: {drift_text(self.drift)}"] if self.drift is not None else []
         lines += [f"  {note}" for note in self.notes]
         if self.culprit is not None:
             lines.append(f"  at fault: {self.culprit}")
@@ -117,6 +117,6 @@ def kernel_row(traced: Traced, tolerance: float | None, part: int | None) -> Row
     verdict, calls = traced.verdict, traced.calls
     if verdict is None:
         return Row(traced.name, traced.nodes, "", (), None, 0.0, traced.overwritten, False, calls, part)
-    limit = kernel_tolerance(numpy_dtype(traced.dtype)) if tolerance is None else tolerance
+    limit = tolerance_of(numpy_dtype(traced.dtype)) if tolerance is None else tolerance
     wrong = verdict.wrong or traced.overwritten
     return Row(traced.name, traced.nodes, traced.dtype, traced.shape, verdict.error, limit, wrong, verdict.rounding, calls, part)

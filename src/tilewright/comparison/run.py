@@ -18,6 +18,7 @@ from typing import Any
 
 from tilewright.accuracy.bisect import Culprit, find_culprit
 from tilewright.accuracy.bundle import write_bundle
+from tilewright.accuracy.errors import is_large
 from tilewright.accuracy.judge import Judge, within_tolerance
 from tilewright.accuracy.kernels import Drift, Traced, first_drift, merged, trace_kernels
 from tilewright.accuracy.rounding_noise import NoisyInterpreter
@@ -26,7 +27,7 @@ from tilewright.comparison.accounts import account, all_leaves, notes
 from tilewright.comparison.report import Comparison, Row, kernel_row, output_row
 from tilewright.comparison.subject import Part, Subject, open_subject
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.specs import Array
+from tilewright.runtime.specs import Array, numpy_dtype
 from tilewright.support.errors import InputError
 from tilewright.support.progress import NullProgress, Progress
 from tilewright.support.settings import current_settings
@@ -89,13 +90,14 @@ def compare_subject(
     single = isinstance(subject.runnable, Executable)
     rows = tuple(kernel_row(each, tolerance, None if single else i) for i, part in enumerate(traced) for each in part)
     doubtful = any(row.rounding or not row.ok for row in outputs)
+    far = any(row.error is not None and is_large(row.error, numpy_dtype(row.dtype)) for row in outputs)
     result = Comparison(
         subject.loaded.source,
         subject.machine.name,
         against,
         outputs,
         rows,
-        drift_of(subject, calls) if doubtful else None,
+        drift_of(subject, calls) if far else None,
         notes(subject, against, doubtful),
     )
     if result.ok or not bisect:
@@ -153,7 +155,7 @@ def judge_of_subject(subject: Subject, given: Mapping[str, Any], base: Mapping[s
     missing = [name for name in names if name not in base]
     if missing:
         raise InputError(f"the reference does not give the output '{missing[0]}'")
-    return Judge([base[name] for name in names], again, absolute=absolute)
+    return Judge([base[name] for name in names], again, absolute=absolute, coarse=subject.settings.precision == "bf16")
 
 
 def drift_of(subject: Subject, calls: Sequence[Sequence[Sequence[Array]]]) -> Drift | None:
