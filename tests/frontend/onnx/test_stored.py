@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
 import tilewright as tw
-from tests.frontend.onnx.models import IR_VERSION, assert_same, run
-from tests.frontend.onnx.stored import expected
+from tests.frontend.onnx.models import assert_same, run
+from tests.frontend.onnx.stored import Case, expected
 
 Array = np.ndarray[Any, np.dtype[Any]]
 F32, F64, U8, I8, I16, I32, I64 = np.float32, np.float64, np.uint8, np.int8, np.int16, np.int32, np.int64
-MS, ML = "com.microsoft", "ai.onnx.ml"
-
-
-@dataclass(frozen=True)
-class Case:
-    """One node. `constants`: inputs, by position, that are initializers; `outputs`: dtypes of the results, None for one left out;
-    `reference` gives the results where onnxruntime has no kernel."""
-
-    op: str
-    inputs: Sequence[Array | None]
-    outputs: Sequence[Any] = (F32,)
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    domain: str = MS
-    constants: Sequence[int] = ()
-    atol: float = 1e-5
-    reference: Callable[..., Sequence[Array]] | None = None
-
-    def model(self) -> tuple[onnx.ModelProto, dict[str, Array]]:
-        code = helper.np_dtype_to_tensor_dtype
-        given = {i: a for i, a in enumerate(self.inputs) if a is not None}
-        names = [f"x{i}" if i in given else "" for i in range(len(self.inputs))]
-        results = [f"y{i}" if t is not None else "" for i, t in enumerate(self.outputs)]
-        node = helper.make_node(self.op, names, results, domain=self.domain, name="node", **self.attributes)
-        infos = [helper.make_tensor_value_info(f"x{i}", code(a.dtype), a.shape) for i, a in given.items() if i not in self.constants]
-        outs = [helper.make_tensor_value_info(n, code(np.dtype(t)), None) for n, t in zip(results, self.outputs) if t is not None]
-        constants = [onnx.numpy_helper.from_array(given[i], f"x{i}") for i in self.constants]
-        graph = helper.make_graph([node], "g", infos, outs, constants)
-        opsets = [helper.make_opsetid("", 18), helper.make_opsetid(MS, 1), helper.make_opsetid(ML, 3)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
-        return model, {f"x{i}": a for i, a in given.items() if i not in self.constants}
+ML = "ai.onnx.ml"
 
 
 def floats(*shape: int, seed: int = 0) -> Array:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import sqrt
+from typing import TypeAlias
+
+import numpy as np
 
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.frontend.onnx.operators import matmul
@@ -158,7 +161,7 @@ def group_query_attention(ctx: NodeContext) -> Sequence[Value | None]:
     if ctx.attribute("do_rotary", 0):
         at = ctx.cast(ctx.input(9), dtypes.int64) if ctx.has(9) else positions
         interleaved = bool(ctx.attribute("rotary_interleaved", 0))
-        q, k = (_rotated(ctx, x, at, ctx.input(7), ctx.input(8), interleaved) for x in (q, k))
+        q, k = (_rotated(ctx, x, *_angles(ctx, at, x.shape[0], x.shape[1], ctx.input(7), ctx.input(8)), interleaved) for x in (q, k))
     keys, values = ctx.transpose(k, (0, 2, 1, 3)), ctx.transpose(v, (0, 2, 1, 3))
     if ctx.has(3):
         total = ctx.as_size(ctx.input(6), "total_sequence_length")
@@ -227,37 +230,80 @@ def _grown(ctx: NodeContext, past: Value, new: Value, before: Value, room: Expr)
 
 def rotary_embedding(ctx: NodeContext) -> Value:
     """x [B, S, N*D] or [B, N, S, D], positions [B, S] or the first one [1], cosines and sines [M, R/2]."""
+
+    def angles(batch: Expr, steps: Expr) -> tuple[Value, Value]:
+        positions = ctx.cast(ctx.input(1), dtypes.int64)
+        if positions.type.rank == 1:
+            places = ctx.reshape(ctx.one(Iota(steps, dtypes.int64)), (1, steps))
+            positions = ctx.broadcast(ctx.binary("add", ctx.reshape(positions, (1, 1)), places), (batch, steps))
+        return _angles(ctx, positions, batch, steps, ctx.input(2), ctx.input(3))
+
+    return _embedded(ctx, angles)
+
+
+def multimodal_rotary_embedding(ctx: NodeContext) -> Value:
+    """MRotaryEmbedding: positions [3, B, S] in time, height and width; `mrope_section` says how many angles of a head each of them turns,
+    one section after the other (mrope_layout 0), or those of height and width in every third place (1). Wang et al., Qwen2-VL, 2024."""
+    sections, layout = [int(n) for n in ctx.require("mrope_section")], ctx.attribute("mrope_layout", 0)
+    half = ctx.input(2).shape[1]
+    if len(sections) != 3 or min(sections) < 0 or layout not in (0, 1) or not half.is_const or sum(sections) != int(half.value):
+        why = "they are three, of 0 or more, that add up to the width of the cache; the layout is 0 or 1"
+        raise ModelError(f"MRotaryEmbedding with the sections {sections} of {half} angles, layout {layout}", where=ctx.where, why=why)
+    source = np.zeros(int(half.value), np.int64)
+    if layout:
+        for stream in (1, 2):
+            source[stream : 3 * sections[stream] : 3] = stream
+    else:
+        source = np.repeat(np.arange(3), sections)
+
+    def angles(batch: Expr, steps: Expr) -> tuple[Value, Value]:
+        positions = ctx.refine(ctx.cast(ctx.input(1), dtypes.int64), (3, batch, steps))
+        streams = [ctx.reshape(ctx.slice_axis(positions, 0, i, 1), (batch, steps)) for i in range(3)]
+        turned = [_angles(ctx, stream, batch, steps, ctx.input(2), ctx.input(3)) for stream in streams]
+        chosen = []
+        for time, height, width in zip(*turned, strict=True):
+            spatial = ctx.select(ctx.constant(source == 1), height, width)
+            chosen.append(ctx.select(ctx.constant(source == 0), time, spatial))
+        return chosen[0], chosen[1]
+
+    return _embedded(ctx, angles)
+
+
+Angles: TypeAlias = "Callable[[Expr, Expr], tuple[Value, Value]]"  # of the sizes B and S: cosines and sines, [B, S, 1, R/2]
+
+
+def _embedded(ctx: NodeContext, angles: Angles) -> Value:
     refuse(ctx, {}, ("is_packed_batching",))
-    x, positions, cosines = ctx.input(0), ctx.cast(ctx.input(1), dtypes.int64), ctx.input(2)
+    x, cosines = ctx.input(0), ctx.input(2)
     heads, flat = ctx.attribute("num_heads", 0), x.type.rank == 3
     if flat:
         if not heads and not cosines.shape[1].is_const:
-            raise ModelError("RotaryEmbedding: the number of its heads is not known", where=ctx.where)
+            raise ModelError(f"{ctx.op_type}: the number of its heads is not known", where=ctx.where)
         size = x.shape[2] // heads if heads else const(2 * int(cosines.shape[1].value))
         rows = ctx.reshape(x, (*x.shape[:2], canonical(x.shape[2] // size), canonical(size)))
     else:
         rows = ctx.transpose(x, (0, 2, 1, 3))
-    if positions.type.rank == 1:
-        positions = ctx.binary(
-            "add", ctx.reshape(positions, (1, 1)), ctx.reshape(ctx.one(Iota(rows.shape[1], dtypes.int64)), (1, rows.shape[1]))
-        )
-        positions = ctx.broadcast(positions, rows.shape[:2])
-    turned = _rotated(ctx, rows, positions, cosines, ctx.input(3), bool(ctx.attribute("interleaved", 0)))
+    turned = _rotated(ctx, rows, *angles(rows.shape[0], rows.shape[1]), bool(ctx.attribute("interleaved", 0)))
     scale = ctx.attribute("scale", 1.0)
     turned = turned if scale == 1.0 else ctx.binary("mul", turned, scale)
     return ctx.reshape(turned, x.shape) if flat else ctx.transpose(turned, (0, 2, 1, 3))
 
 
-def _rotated(ctx: NodeContext, x: Value, positions: Value, cosines: Value, sines: Value, interleaved: bool) -> Value:
-    """x [B, S, N, D] with pairs of elements turned by the angles of their positions [B, S] (Su et al., RoFormer, 2021): element i with
-    element i + R/2, or neighbours. Elements from R on stay."""
+def _angles(ctx: NodeContext, positions: Value, batch: Expr, steps: Expr, cosines: Value, sines: Value) -> tuple[Value, Value]:
+    """Cosines and sines [M, R/2] of the positions [B, S], as [B, S, 1, R/2] in the dtype of what they turn."""
+    positions, dtype, half = ctx.refine(positions, (batch, steps)), ctx.input(0).type.dtype, cosines.shape[1]
+    cos, sin = (ctx.reshape(ctx.one(Gather(0), ctx.cast(t, dtype), positions), (batch, steps, 1, half)) for t in (cosines, sines))
+    return cos, sin
+
+
+def _rotated(ctx: NodeContext, x: Value, cos: Value, sin: Value, interleaved: bool) -> Value:
+    """x [B, S, N, D] with pairs of elements turned by angles (Su et al., RoFormer, 2021): element i with element i + R/2, or neighbours.
+    Elements from R on stay."""
     batch, steps, heads, width = x.shape
-    half = cosines.shape[1]
+    half = cos.shape[3]
     if not (half.is_const and width.is_const):
         raise ModelError(f"{ctx.op_type}: the width of a head is not known", where=ctx.where)
     size = int(half.value)
-    positions = ctx.refine(positions, (batch, steps))
-    cos, sin = (ctx.reshape(ctx.one(Gather(0), ctx.cast(t, x.type.dtype), positions), (batch, steps, 1, half)) for t in (cosines, sines))
     a, b = (_every(ctx, x, i, size, 2) if interleaved else _every(ctx, x, i * size, size, 1) for i in range(2))
     first = ctx.binary("sub", ctx.binary("mul", a, cos), ctx.binary("mul", b, sin))
     second = ctx.binary("add", ctx.binary("mul", b, cos), ctx.binary("mul", a, sin))
@@ -279,6 +325,7 @@ def _every(ctx: NodeContext, x: Value, start: int, count: int, step: int) -> Val
 IMPORTERS: Table = {
     (DOMAIN, "Attention"): attention,
     (DOMAIN, "GroupQueryAttention"): group_query_attention,
+    (DOMAIN, "MRotaryEmbedding"): multimodal_rotary_embedding,
     (DOMAIN, "MultiHeadAttention"): multi_head_attention,
     (DOMAIN, "RotaryEmbedding"): rotary_embedding,
 }

@@ -59,32 +59,32 @@ def matmul_nbits(ctx: NodeContext) -> Value:
     scales [n * blocks]; zero points packed likewise for each n, or floats, 2 ** (bits - 1) when left out; group index [k]: the block of
     each column; bias [n]."""
     bits, block, n, k = (int(ctx.require(name)) for name in ("bits", "block_size", "N", "K"))
-    if bits not in _CODES:
+    if bits not in CODES:
         raise UnsupportedOperatorError(f"MatMulNBits of {bits} bits is not supported", where=ctx.where, why="it is of 2, 4 and 8 bits")
     a, blocks = ctx.input(0), -(-k // block)
-    codes = _codes(ctx.require_constant(1, "weight").reshape(n, -1), bits)[:, :k]
+    codes = codes_of(ctx.require_constant(1, "weight").reshape(n, -1), bits)[:, :k]
     scales = ctx.reshape(ctx.input(2), (n, blocks))
     zeros: Value | Array = np.full((n, blocks), 1 << (bits - 1), np.uint8)
     if ctx.has(3) and ctx.input(3).type.dtype.is_float:
         zeros = ctx.reshape(ctx.cast(ctx.input(3), dtypes.float32), (n, blocks))
     elif ctx.has(3):
-        zeros = _codes(ctx.require_constant(3, "zero point").reshape(n, -1), bits)[:, :blocks]
+        zeros = codes_of(ctx.require_constant(3, "zero point").reshape(n, -1), bits)[:, :blocks]
     if ctx.has(4):
         a, codes, scales, zeros, block = _regrouped(ctx, a, codes, scales, zeros, block)
     if isinstance(zeros, Value):
         weights = ctx.one(WidenWeights(bits, 1, k, block), ctx.constant(packed(codes, bits, 1)), scales, zeros)
     else:
-        dtype = _CODES[bits]
+        dtype = CODES[bits]
         weights = ctx.one(Dequantize(1, block, a.type.dtype), ctx.constant(codes, dtype), scales, ctx.constant(zeros, dtype))
     rows = ascii_letters[: a.type.rank - 1]
     product = matmul.contract(ctx, a, rows + "Y", weights, "ZY", rows + "Z")
     return product if not ctx.has(5) else ctx.binary("add", product, ctx.input(5))
 
 
-_CODES = {2: dtypes.uint2, 4: dtypes.uint4, 8: dtypes.uint8}
+CODES = {2: dtypes.uint2, 4: dtypes.uint4, 8: dtypes.uint8}
 
 
-def _codes(array: Array, bits: int) -> Array:
+def codes_of(array: Array, bits: int) -> Array:
     """The codes in rows of bytes, the first in the lowest bits."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return (array[..., None] >> shifts & np.uint8((1 << bits) - 1)).reshape(array.shape[0], -1)
@@ -222,9 +222,9 @@ def gather_block_quantized(ctx: NodeContext) -> Value:
     zeros = ctx.constant_of(3) if ctx.has(3) else None
     codes, dtype = ctx.require_constant(0, "table"), data.type.dtype
     if dtype is dtypes.uint8:
-        if bits not in _CODES:
+        if bits not in CODES:
             raise UnsupportedOperatorError(f"GatherBlockQuantized of {bits} bits is not supported", where=ctx.where)
-        codes, dtype = _last_unpacked(codes, bits), _CODES[bits]
+        codes, dtype = _last_unpacked(codes, bits), CODES[bits]
         if ctx.has(3):
             zeros = _last_unpacked(ctx.require_constant(3, "zero point"), bits)[..., : int(scales.shape[-1].value)]
         else:
@@ -241,7 +241,7 @@ def gather_block_quantized(ctx: NodeContext) -> Value:
 
 
 def _last_unpacked(array: Array, bits: int) -> Array:
-    return _codes(array.reshape(-1, array.shape[-1]), bits).reshape(*array.shape[:-1], array.shape[-1] * 8 // bits)
+    return codes_of(array.reshape(-1, array.shape[-1]), bits).reshape(*array.shape[:-1], array.shape[-1] * 8 // bits)
 
 
 # Values of the 4-bit codes of bitsandbytes: FP4 (a sign, two bits of exponent, one of mantissa, over the greatest), and NF4, quantiles of

@@ -59,6 +59,7 @@ DEFINITIONS = {
         axes = Reshape (wide, one)
         Y = Unsqueeze (X, axes)
     }""",
+    "GatedAdd": " (X, Y, gate) => (output) { scaled = Mul (Y, gate)  output = Add (X, scaled) }",
     "GatherND": " (data, indices) => (output) { output = GatherND (data, indices) }",
     "GemmFastGelu": """ (X, W, bias) => (Y) {
         product = MatMul (X, W)
