@@ -13,13 +13,13 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright as tw
+from tests.accuracy.test_validate import doubled
 from tilewright import compiler, zoo
 from tilewright.accuracy.bisect import first_bad
+from tilewright.accuracy.judge import SURE, Judge
 from tilewright.graph.node import Function, builder_for
 from tilewright.graph.ops import Binary, Constant, ConstantData
 from tilewright.ir.expr import const
-from tilewright.kernel.nodes import Store, map_stmt, with_fields
-from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.schedule import PRIMITIVES
 from tilewright.plan import placing
 from tilewright.support.errors import InputError, SettingsError
@@ -151,21 +151,7 @@ def test_a_fault_in_a_pass_is_found_that_moves_outputs_by_little(
 def test_a_fault_in_a_schedule_primitive_is_found(
     primitive: str, model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    original = PRIMITIVES[primitive]
-
-    def broken(nest: Any, *arguments: Any, **attributes: Any) -> Change:
-        change = original(nest, *arguments, **attributes)
-        outputs = change.kernel.outputs
-
-        def twice(stmt: Any) -> Any:
-            if isinstance(stmt, Store):
-                wrong = stmt.buffer in outputs and stmt.value.dtype.is_float
-                return with_fields(stmt, value=stmt.value * const(2.0, stmt.value.dtype)) if wrong else stmt
-            return map_stmt(stmt, twice)
-
-        return Change(with_fields(change.kernel, body=twice(change.kernel.body)), change.results, change.layout)
-
-    monkeypatch.setitem(PRIMITIVES, primitive, broken)  # type: ignore[arg-type]
+    monkeypatch.setitem(PRIMITIVES, primitive, doubled(PRIMITIVES[primitive]))
     found = tw.compare(
         model, {"image": np.random.default_rng(1).standard_normal((64, 3, 8, 8)).astype(np.float32)}, bisect=True, bundle=tmp_path
     )
@@ -174,6 +160,20 @@ def test_a_fault_in_a_schedule_primitive_is_found(
     assert {"kernel.txt", "right.py", "wrong.py", "operands.npz"} <= {path.name for path in tmp_path.iterdir()}
     assert found.first is not None
     assert found.first in found.kernels
+
+
+def test_bisecting_measures_rounding_once_for_each_kernel(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many schedules of it are tried; and nothing jumps here, so that what is far off is known after the least number of runs."""
+    judges: list[Judge] = []
+    original = Judge._run
+    monkeypatch.setattr(Judge, "_run", lambda self: (judges.append(self), original(self))[1])
+    monkeypatch.setitem(PRIMITIVES, "vectorize", doubled(PRIMITIVES["vectorize"]))
+    found = tw.compare(model, bisect=True)
+    assert found.culprit is not None
+    assert found.culprit.kind == "schedule"
+    wrong = sum(not row.ok for row in (*found.kernels, *found.outputs))
+    assert len({id(judge) for judge in judges}) == wrong
+    assert len(judges) == SURE * wrong
 
 
 def test_a_fault_of_the_code_generator_is_found(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:

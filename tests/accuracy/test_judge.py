@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.accuracy.judge import ORDINARY, PATIENCE, Judge, judge_of_module, within_tolerance
-from tilewright.accuracy.rounding_noise import NoisyInterpreter, Spread
+from tilewright.accuracy.judge import ORDINARY, PATIENCE, SURE, Judge, judge_of_module, within_tolerance
+from tilewright.accuracy.rounding_noise import Memory, NoisyInterpreter, Spread
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, GraphBuilder, Module, Parameter
 from tilewright.graph.ops import Binary, Cast, Constant, ConstantData, Unary
@@ -111,8 +111,35 @@ def test_no_more_runs_are_made_than_it_takes() -> None:
     assert len(runs) == 1
     assert of([y * np.float32(1 + 1e-4)])[0].rounding
     assert len(runs) == 1
-    assert not of([y * np.float32(1.1)])[0].ok
+    assert not of([y * np.float32(10)])[0].ok
+    assert len(runs) == SURE
+    assert not of([y * np.float32(1.05)])[0].ok
+    assert runs == [1.0] * ORDINARY
+    of._memory.jumps = True  # then larger errors may find what it is
+    assert not of([y * np.float32(10)])[0].ok
     assert runs == [1.0] * ORDINARY + [8.0] * (PATIENCE - 1)
+
+
+def test_what_jumps_is_known_after_a_run() -> None:
+    x = np.linspace(1, 2, 100, dtype=np.float32)
+    for functions, jumps in (["exp", "tanh"], False), (["exp", "floor"], True):
+        ours = judge(module(*functions, count=100), x)
+        assert not ours([x + 1000])[0].ok
+        assert ours._memory.jumps is jumps
+
+
+def test_operators_that_round_are_run_once_by_later_noisy_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    original = Unary.reference
+    monkeypatch.setattr(Unary, "reference", lambda self, inputs: (ran.append(self.fn), original(self, inputs))[1])
+    x = np.linspace(1, 2, 100, dtype=np.float32)
+    memory, of = Memory(), module("exp", "tanh", count=100)
+    results = []
+    for _ in range(2):
+        ran.clear()
+        results.append(NoisyInterpreter(np.random.default_rng(0), of, memory=memory).run(of.main, [x], {})[0])
+    assert ran == ["exp", "tanh"]
+    np.testing.assert_array_equal(*results)
 
 
 def test_a_number_that_is_none_in_another_run_is_not_compared() -> None:

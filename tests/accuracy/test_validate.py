@@ -137,6 +137,16 @@ def test_given_inputs_take_the_place_of_random_ones() -> None:
         tw.compile(model, verify_inputs={"shape": np.array([-1])}, progress="none")
 
 
+def test_scalars_are_inputs_like_others() -> None:
+    nodes = [helper.make_node("Mul", ["x", "factor"], ["y"], "scaled")]
+    shapes: dict[str, list[int]] = {"x": [5], "factor": [], "y": [5]}
+    x, factor, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    graph = helper.make_graph(nodes, "scaling", [x, factor], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = validated(model)
+    assert (found.kernels, found.reason) == (1, "")
+
+
 def test_code_for_another_machine_is_not_run_and_that_is_said() -> None:
     (found,) = make_artifact(zoo.build("mlp", batch=1), "cpu:neoverse-v2", None, SETTINGS).validated
     assert found.kernels == 0

@@ -3,18 +3,20 @@
 Passes: the graph after each is run operator by operator in NumPy; the first whose results differ from those of the imported graph is at
 fault. Kernels: one that differs is compiled alone and run on what it was given. Schedules: the kernel is compiled with ever fewer
 instructions of its trace. These searches halve what is left, and so take for granted that what is wrong stays wrong. Groups: one that is
-wrong without a schedule is compiled up to each of its operators, in order. What differs, and what is rounding, `judge.py` says.
+wrong without a schedule is compiled up to ever fewer of its operators. What differs, and what is rounding,
+`judge.py` says; what rounding does to a kernel it measures once for all variants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from tilewright.accuracy.judge import judge_of_module
+from tilewright.accuracy.judge import Judge, judge_of_module
 from tilewright.accuracy.kernels import Traced
 from tilewright.compiler import Compiled, compile_optimised, optimise
 from tilewright.graph.interpreter import interpret
@@ -108,15 +110,19 @@ def wrong_pass(
 ) -> Culprit:
     """The first graph pass after which the graph means something else."""
     stages: list[tuple[str, Module]] = [("import", imported)]
-    optimise(imported, machine, settings, lambda name, module: stages.append((name, module)))
+
+    def watch(name: str, module: Module) -> None:
+        changed = any(module.functions.get(key) is not function for key, function in stages[-1][1].functions.items())
+        if changed:  # passes that changed nothing are no suspects
+            stages.append((name, module))
+
+    optimise(imported, machine, settings, watch)
     judge = judge_of_module(imported, inputs, interpret(imported, inputs), settings.precision == "bf16")
 
     def agrees(results: Sequence[Array]) -> bool:
         return all(verdict.ok for verdict in judge(results, None, tolerance))
 
     def good(number: int) -> bool:
-        if stages[number][1] is stages[number - 1][1]:  # a pass that changed nothing
-            return number == 0 or good(number - 1)
         try:
             return agrees(interpret(stages[number][1], inputs))
         except TilewrightError:  # a graph that cannot be run any more
@@ -162,19 +168,19 @@ def right_alone(each: Traced, machine: Machine, settings: Settings, schedules: G
     """Whether a kernel gives what it should when it is compiled alone and given what it was given."""
     if each.group is None:
         raise TypeError(f"{each.name} is the kernel of no group")
-    return right(each.group, each.given, each.expected, machine, settings, schedules, tolerance)
+    judge = each.judge or judge_of_module(alone(each.group), each.given, each.expected)
+    return right(judge, each.group, each.given, machine, settings, schedules, tolerance)
 
 
 def right(
+    judge: Judge,
     group: Node,
     given: Sequence[Array],
-    expected: Sequence[Array],
     machine: Machine,
     settings: Settings,
     schedules: GivenSchedules | None,
     tolerance: float | None,
 ) -> bool:
-    judge = judge_of_module(alone(group), given, expected)
     return all(verdict.ok for verdict in judge(run_alone(group, given, machine, settings, schedules), None, tolerance))
 
 
@@ -225,18 +231,26 @@ def operator_at_fault(each: Traced, machine: Machine, settings: Settings, tolera
 
     def good(part: Node, given: Sequence[Array], results: Sequence[Value]) -> bool:
         try:
-            return right(part, given, [known[value] for value in results], machine, settings, None, tolerance)
+            judge = judge_of_module(alone(part), given, [known[value] for value in results])
+            return right(judge, part, given, machine, settings, None, tolerance)
         except TilewrightError:  # not everything that can be computed inside of a group can be its result
             return True
 
-    for node in nodes:
-        part = Function(body.name, body.params, node.values)
-        if good(GraphBuilder().emit(Fused(part), *group.inputs, origin=group.origin)[0].node, each.given, node.values):
-            continue
-        g = GraphBuilder()
-        own = {value: g.one(Parameter(f"operand{i}", value.type)) for i, value in enumerate(dict.fromkeys(node.inputs))}
-        single = Function(body.name, tuple(own.values()), g.emit(node.op, *(own[value] for value in node.inputs)))
-        outer = [g.one(Parameter(f"outer{i}", value.type)) for i, value in enumerate(own)]
-        fine = good(g.emit(Fused(single), *outer)[0].node, [known[value] for value in own], node.values)
-        return f", from {node.origin or node.op.name} on, which is {'right' if fine else 'wrong also'} in a kernel of its own"
-    return ", of whose operators each is right"
+    @cache
+    def good_up_to(count: int) -> bool:
+        values = nodes[count - 1].values
+        part = Fused(Function(body.name, body.params, values))
+        return good(GraphBuilder().emit(part, *group.inputs, origin=group.origin)[0].node, each.given, values)
+
+    # Mostly the last one shows what is wrong; where it does not, as where there are several results, each is asked.
+    numbers = [first_bad(len(nodes), good_up_to)] if not good_up_to(len(nodes)) else range(1, len(nodes))
+    number = next((number for number in numbers if not good_up_to(number)), None)
+    if number is None:
+        return ", of whose operators each is right"
+    node = nodes[number - 1]
+    g = GraphBuilder()
+    own = {value: g.one(Parameter(f"operand{i}", value.type)) for i, value in enumerate(dict.fromkeys(node.inputs))}
+    single = Function(body.name, tuple(own.values()), g.emit(node.op, *(own[value] for value in node.inputs)))
+    outer = [g.one(Parameter(f"outer{i}", value.type)) for i, value in enumerate(own)]
+    fine = good(g.emit(Fused(single), *outer)[0].node, [known[value] for value in own], node.values)
+    return f", from {node.origin or node.op.name} on, which is {'right' if fine else 'wrong also'} in a kernel of its own"

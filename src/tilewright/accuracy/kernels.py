@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tilewright.accuracy.errors import LARGE, Error, error_of, is_large, share_beyond, tolerance_of
-from tilewright.accuracy.judge import Verdict, judge_of_node
+from tilewright.accuracy.judge import Judge, Verdict, judge_of_node
 from tilewright.compiler import Compiled, constant_offsets
 from tilewright.graph.interpreter import Interpreter, bind_inputs, interpret
 from tilewright.graph.node import Function, Node, Value, walk_nodes
@@ -32,8 +32,8 @@ JUDGED_CALLS = 16  # of a kernel in a loop the first calls are judged, then thos
 class Traced:
     """One kernel: its name, the nodes of the model that it computes, and its group in the graph. calls: how often it ran; judged: how many
     of these were judged. verdict: the worst, with dtype and shape of that result; None for a kernel that never ran. given, found, expected:
-    operands without constants and results of the first call that was wrong, else empty. overwritten: the operand that had changed since it
-    was stored, and the kernel that had stored it; empty where none had."""
+    operands without constants and results of the first call that was wrong, else empty; judge: that of this call. overwritten: the
+    operand that had changed since it was stored, and the kernel that had stored it; empty where none had."""
 
     name: str
     nodes: tuple[str, ...]
@@ -46,6 +46,7 @@ class Traced:
     given: tuple[Array, ...] = ()
     found: tuple[Array, ...] = ()
     expected: tuple[Array, ...] = ()
+    judge: Judge | None = None
     overwritten: str = ""
 
     @property
@@ -77,7 +78,7 @@ def merged(runs: Sequence[Sequence[Traced]], compiled: Compiled) -> list[Traced]
         shown = next((each for each in turns if each.found), worst)
         overwritten = next((each.overwritten for each in turns if each.overwritten), "")
         counts = sum(each.calls for each in turns), sum(each.judged for each in turns)
-        kept = replace(worst, given=shown.given, found=shown.found, expected=shown.expected, overwritten=overwritten)
+        kept = replace(worst, given=shown.given, found=shown.found, expected=shown.expected, judge=shown.judge, overwritten=overwritten)
         found.append(replace(kept, calls=counts[0], judged=counts[1]))
     return found
 
@@ -137,6 +138,7 @@ class _Watcher:
             if not verdict.ok and not each.found:
                 each.given = tuple(a for v, a in zip(group.inputs, self.operands, strict=True) if not isinstance(v.op, Constant))
                 each.found, each.expected = tuple(np.array(r) for r in results), tuple(self.expected)
+                each.judge = judge
 
 
 def rank(verdict: Verdict) -> tuple[bool, bool, float]:

@@ -16,43 +16,62 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.graph.interpreter import Interpreter
-from tilewright.graph.node import Function, Module, Operator
+from tilewright.graph.node import Function, Module, Node, Operator
 from tilewright.graph.ops import (
     ArgReduce,
+    Attention,
+    BatchNorm,
     Binary,
     Bitcast,
     Block,
     BlockedConvolution,
+    Call,
     Cast,
     Contract,
     Convolution,
     ConvolutionTranspose,
     CumulativeScan,
     Dequantize,
+    Fused,
     Gather,
     GatherElements,
     GatherNd,
+    Gelu,
+    GroupNorm,
     Gru,
+    HardSwish,
+    If,
+    InstanceNorm,
     Interleave,
+    LayerNorm,
+    LogSoftmax,
+    Loop,
+    Lrn,
     Lstm,
     MaxPoolIndices,
     NonZeroIndices,
     Quantize,
     Reduce,
     Repeat,
+    Resize,
     ReverseSequence,
+    RmsNorm,
     Rnn,
     ScatterElements,
     ScatterNd,
     Select,
+    Softmax,
+    Softplus,
     Sort,
     TopK,
     TreeEnsemble,
     Unary,
     Unblock,
     Unique,
+    WidenWeights,
     WindowReduce,
     WinogradConvolution,
+    WinogradWeights,
 )
 from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
 from tilewright.graph.ops.source import BindSize, Constant, Iota, SizeValue
@@ -85,6 +104,18 @@ CHOOSING = (TreeEnsemble,)
 ARITHMETIC = frozenset(["add", "sub", "mul", "div", "reciprocal", "sqrt"])
 BOUNDED_FUNCTIONS = frozenset(["sigmoid", "tanh", "erf", "sin", "cos"])
 FUNCTION_ULPS = 8.0  # of approximated functions, with some room
+# Operators that small errors of operands never make jump: their results are continuous, and so are those of what they hold.
+SMOOTH = (
+    Reshape, RefineShape, Transpose, BroadcastTo, Repeat, Slice, Pad, Concat, Interleave, Block, Unblock, Constant, Iota, SizeValue,
+    Select, Gather, GatherElements, GatherNd, ScatterElements, ScatterNd, ReverseSequence, Contract, Convolution, ConvolutionTranspose,
+    BlockedConvolution, WinogradWeights, WinogradConvolution, Reduce, WindowReduce, CumulativeScan, Softmax, LogSoftmax, LayerNorm, RmsNorm,
+    InstanceNorm, GroupNorm, BatchNorm, Lrn, Gelu, HardSwish, Softplus, Attention, Lstm, Gru, Rnn, Dequantize, WidenWeights, If, Loop, Call,
+    Fused,
+)  # fmt: skip
+JUMPING_FUNCTIONS = frozenset([
+    "sign", "floor", "ceil", "round", "trunc", "isnan", "isinf", "floordiv", "floormod", "fmod", "equal", "not_equal", "less", "less_equal",
+    "greater", "greater_equal", "atan2",
+])  # fmt: skip
 
 
 def is_float(array: Array) -> bool:
@@ -102,30 +133,58 @@ def loses_bits(x: Array) -> bool:
     return x.dtype == np.float32 and not np.array_equal(x.astype(BFLOAT16).astype(np.float32), x, equal_nan=True)
 
 
+@dataclass(slots=True)
+class Memory:
+    """What noisy runs of the same graph on the same inputs learn. many: of nodes that round, how large errors of their operands are, in
+    units of rounding errors; without it each run would have to find that out by running them exactly too. jumps: whether there are
+    operators with float operands that may jump; without any, errors of ordinary size say all."""
+
+    many: dict[Node, float] = field(default_factory=dict)
+    jumps: bool = False
+
+
 class NoisyInterpreter(Interpreter):
     """Runs functions with errors, `scale` times as large as rounding makes them; each run draws others. absolute: results of functions
     between -1 and 1 have errors in units of 1, as those of libraries do that are not accurate where results are small. coarse: float32
-    factors of products have errors as large as those of bfloat16."""
+    factors of products have errors as large as those of bfloat16. memory: what runs before have learnt."""
 
-    __slots__ = ("absolute", "coarse", "rng", "scale")
+    __slots__ = ("absolute", "coarse", "memory", "node", "rng", "scale")
 
     def __init__(
-        self, rng: np.random.Generator, module: Module | None = None, scale: float = 1.0, absolute: bool = False, coarse: bool = False
+        self,
+        rng: np.random.Generator,
+        module: Module | None = None,
+        scale: float = 1.0,
+        absolute: bool = False,
+        coarse: bool = False,
+        memory: Memory | None = None,
     ) -> None:
         super().__init__(module)
         self.rng, self.scale, self.absolute, self.coarse = rng, scale, absolute, coarse
+        self.memory = Memory() if memory is None else memory
+        self.node: Node | None = None
 
     def over(self, module: Module) -> NoisyInterpreter:
         """An interpreter over another module that draws errors from the same generator."""
-        return NoisyInterpreter(self.rng, module, self.scale, self.absolute, self.coarse)
+        return NoisyInterpreter(self.rng, module, self.scale, self.absolute, self.coarse, self.memory)
+
+    def _node(self, node: Node, inputs: list[Array], sizes: dict[Expr, int]) -> list[Array]:
+        self.node = node
+        return super()._node(node, inputs, sizes)
 
     def _operator(self, op: Operator, inputs: list[Array], sizes: dict[Expr, int], types: list[TensorType]) -> Sequence[Array]:
-        results = [np.asarray(r) for r in super()._operator(op, inputs, sizes, types)]
-        coarse = self.coarse and isinstance(op, PRODUCTS) and any(map(loses_bits, inputs))
-        if not any(map(is_float, (*results, *inputs))) or hasattr(op, "interpret") or not (coarse or rounds(op, inputs, results)):
-            return results
-        # Errors of partial sums: in whatever order terms are added, they grow with the number of terms.
-        many = math.sqrt(terms(op, inputs, results)) + (unit(BFLOAT16) / unit(np.dtype(np.float32)) if coarse else 0.0)
+        node = self.node
+        self.memory.jumps = self.memory.jumps or may_jump(op, inputs)
+        many = None if node is None else self.memory.many.get(node)
+        if many is None:
+            results = [np.asarray(r) for r in super()._operator(op, inputs, sizes, types)]
+            coarse = self.coarse and isinstance(op, PRODUCTS) and any(map(loses_bits, inputs))
+            if not any(map(is_float, (*results, *inputs))) or hasattr(op, "interpret") or not (coarse or rounds(op, inputs, results)):
+                return results
+            # Errors of partial sums: in whatever order terms are added, they grow with the number of terms.
+            many = math.sqrt(terms(op, inputs, results)) + (unit(BFLOAT16) / unit(np.dtype(np.float32)) if coarse else 0.0)
+            if node is not None:
+                self.memory.many[node] = many
         noisy = [self._disturbed(x, many) if is_float(x) and not isinstance(op, CHOOSING) else x for x in inputs]
         results = [np.asarray(r) for r in super()._operator(op, noisy, sizes, types)]
         size = 1.0 if getattr(op, "fn", "add") in ARITHMETIC else FUNCTION_ULPS
@@ -148,6 +207,17 @@ class NoisyInterpreter(Interpreter):
                 if not narrow
                 else (x.astype(np.float32) * factor.astype(np.float32)).astype(x.dtype)
             )
+
+
+def may_jump(op: Operator, inputs: Sequence[Array]) -> bool:
+    """Whether errors of operands may do something else to a result than errors of their size."""
+    if not any(map(is_float, inputs)):
+        return False
+    if isinstance(op, (Unary, Binary)):
+        return op.fn in JUMPING_FUNCTIONS
+    if isinstance(op, Cast):
+        return not op.dtype.is_float
+    return not isinstance(op, SMOOTH) and not (isinstance(op, Resize) and len(inputs) == 1)
 
 
 def terms(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> float:
@@ -241,9 +311,10 @@ class Spread:
 def expectations(function: Function, inputs: Sequence[Array], seed: int, coarse: bool = False) -> list[Expected | None]:
     """For each result what compiled code may give; None where even the shape depends on rounding errors. coarse: with `precision=bf16`."""
     spreads = [Spread(value) for value in Interpreter(None).run(function, list(inputs), {})]
+    memory = Memory()
     for run in range(RUNS):
         try:
-            others = NoisyInterpreter(np.random.default_rng([seed, run]), coarse=coarse).run(function, list(inputs), {})
+            others = NoisyInterpreter(np.random.default_rng([seed, run]), coarse=coarse, memory=memory).run(function, list(inputs), {})
         except TilewrightError:  # sizes that depend on rounding errors contradict each other
             return [None] * len(spreads)
         for spread, other in zip(spreads, others, strict=True):
@@ -259,6 +330,16 @@ def apart(got: Array, expected: Expected) -> Array:
     a, b = got.astype(np.float64), value.astype(np.float64)
     with np.errstate(all="ignore"):
         return np.asarray(~((np.abs(a - b) <= expected.allowed) | (np.isnan(a) & np.isnan(b)) | (a == b)) & expected.compared)
+
+
+def excess(got: Array, expected: Expected) -> float:
+    """How many times what is allowed wrong elements are off at most; infinite for integers, and for numbers that should be none."""
+    if not is_float(expected.value):
+        return math.inf
+    wrong = apart(got, expected)
+    with np.errstate(all="ignore"):
+        off = np.abs(got.astype(np.float64) - expected.value.astype(np.float64)) / expected.allowed
+    return float(np.nan_to_num(off[wrong], nan=np.inf).max(initial=0.0))
 
 
 def disagreement(got: Array, expected: Expected) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.accuracy.bisect import wrong_schedule
-from tilewright.accuracy.judge import judge_of_node
+from tilewright.accuracy.judge import Judge, judge_of_node
 from tilewright.accuracy.kernels import Traced
 from tilewright.compiler import Compiled, constant_offsets
 from tilewright.graph.interpreter import Interpreter, Sizes
@@ -94,7 +94,7 @@ def validate(
             check = Checker(Context(compiled.module, machine, settings), runner, launches, seen, lambda name: stage.advance(1, name))
             arrays = {**draw_inputs(inputs, sizes, hints or {}, seed + number), **fixed}
             try:
-                check.run(compiled.module.main, [np.ascontiguousarray(array) for array in arrays.values()], {})
+                check.run(compiled.module.main, [np.asarray(array, order="C") for array in arrays.values()], {})
             except VerifyError:
                 raise
             except TilewrightError as error:  # these sizes, or random inputs, break a condition that the model makes
@@ -181,21 +181,28 @@ class Checker(Interpreter):
             for number, verdict in enumerate(judge(found)):
                 if not verdict.ok:
                     wrong = f"result {number} {verdict.wrong}, relative error {verdict.error.relative:.2g}"
-                    raise refusal(self.context, launch, node, wrong, inputs, found, expected)
+                    raise refusal(self.context, launch, node, wrong, inputs, found, expected, judge)
             self.seen.add(node)
             self.note(launch.kernel.name)
         return expected
 
 
 def refusal(
-    context: Context, launch: Launch, node: Node, wrong: str, operands: Sequence[Array], found: Sequence[Array], expected: Sequence[Array]
+    context: Context,
+    launch: Launch,
+    node: Node,
+    wrong: str,
+    operands: Sequence[Array],
+    found: Sequence[Array],
+    expected: Sequence[Array],
+    judge: Judge,
 ) -> VerifyError:
     """The error that names the kernel, its nodes, and the step of its schedule that makes it wrong."""
     shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in operands)
     why = [f"{wrong}, for operands {shapes}"]
     given = tuple(array for value, array in zip(node.inputs, operands, strict=True) if not isinstance(value.op, Constant))
     nodes = tuple(map(str, launch.origins))
-    traced = Traced(launch.kernel.name, nodes, node, given=given, found=tuple(found), expected=tuple(expected))
+    traced = Traced(launch.kernel.name, nodes, node, given=given, found=tuple(found), expected=tuple(expected), judge=judge)
     try:
         why.append(str(wrong_schedule(traced, context.machine, context.settings, None)))
     except TilewrightError as error:  # it cannot be compiled alone: then the name of the kernel has to do
