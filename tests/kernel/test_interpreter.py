@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +18,7 @@ from tilewright.ir.scalar_ops import Op
 from tilewright.ir.types import tensor
 from tilewright.kernel.builder import KernelBuilder, StmtBuilder, Tensor
 from tilewright.kernel.interpreter import interpret
+from tilewright.kernel.lower import lower
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, If, Kernel, Let, LoopKind, Stmt, Store, seq
 from tilewright.kernel.schedule import Schedule
 from tilewright.support.errors import VerifyError
@@ -57,6 +59,30 @@ def test_an_empty_reduction_gives_its_identity() -> None:
     kernel = b.finish((b.reduce("y", (3,), (k,), lambda i, r: x[i, r], "max"),))
     for s in (Schedule.of(kernel), Schedule.of(kernel).reorder("k", "i")):
         np.testing.assert_array_equal(interpret(s.kernel, [np.zeros((3, 0), np.float32)], {k: 0})[0], np.full(3, -np.inf))
+
+
+ORDERS: dict[str, Callable[[Schedule], Schedule]] = {
+    "as defined": lambda s: s,
+    "split": lambda s: s.split("k", 4)[0],
+    "around the results": lambda s: s.reorder("k", "i"),
+    "both around the results": lambda s: s.reorder("k_1", "k", "i"),
+    "in tiles": lambda s: s.split("i", 2)[0].split("k_1", 4)[0].reorder("i_o", "k_1_o", "i_i"),
+    "fused": lambda s: s.fuse("k", "k_1")[0],
+    "parallel": lambda s: s.parallel("i"),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("sizes", [(0, 2), (2, 0), (0, 0), (3, 2)])
+def test_reductions_over_two_axes_of_which_one_is_empty(order: str, sizes: tuple[int, int]) -> None:
+    k, m = size("K", 0), size("M", 0)
+    b = KernelBuilder("total")
+    x = b.input("x", F32, (5, k, m))
+    s = ORDERS[order](Schedule.of(b.finish((b.reduce("y", (5,), (k, m), lambda i, r, q: x[i, r, q], "max"),))))
+    given = np.arange(5 * sizes[0] * sizes[1], dtype=np.float32).reshape(5, *sizes)
+    expected = given.max((1, 2), initial=-np.inf)
+    np.testing.assert_array_equal(interpret(s.kernel, [given], {k: sizes[0], m: sizes[1]})[0], expected)
+    np.testing.assert_array_equal(interpret(lower(s.kernel), [given], {k: sizes[0], m: sizes[1]})[0], expected)
 
 
 def test_parallel_spatial_and_vectorized_reduction_are_no_races() -> None:

@@ -21,8 +21,8 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import evaluate_int, free_vars
-from tilewright.kernel.lower.dissolve_blocks import dissolve_blocks
-from tilewright.kernel.nodes import Block, Buffer, Kernel, Stmt, walk_stmts
+from tilewright.kernel.empty_reductions import initialise_empty
+from tilewright.kernel.nodes import Buffer, Kernel
 from tilewright.kernel.python_source import to_python
 from tilewright.kernel.python_values import Site, zero_of
 from tilewright.support.errors import VerifyError
@@ -36,11 +36,11 @@ def interpret(kernel: Kernel, inputs: Sequence[Array], sizes: Mapping[Expr, int]
     Sizes that `sizes` does not give are derived from the shapes of the inputs. With `check`, raises VerifyError for an access out
     of bounds, a read of an element that nobody wrote, a race between iterations of a parallel or vectorized loop, a block iter
     outside its domain, and an output that is not written in full; without, such elements are zero and Python's own errors show.
-    A block's `init` runs at the point where all its reduction iters are 0; where there is none, it runs as lowering has it.
+    A block's `init` runs at the point where all its reduction iters are 0; where there is none, in place of the loop that turns no times
+    (`empty_reductions.py`).
     """
     bound = bind_sizes(kernel, inputs, sizes or {})
-    if any(_reduces_nothing(stmt, bound) for stmt in walk_stmts(kernel.body)):
-        kernel = dissolve_blocks(kernel)
+    kernel = initialise_empty(kernel, bound)
     flats = [_to_list(buffer, array) for buffer, array in zip(kernel.inputs, inputs, strict=True)]
     shapes = [_dims(kernel, buffer, bound) for buffer in kernel.outputs]
     for buffer, shape in zip(kernel.outputs, shapes, strict=True):
@@ -60,14 +60,6 @@ def interpret(kernel: Kernel, inputs: Sequence[Array], sizes: Mapping[Expr, int]
             )
         outputs.append(_to_array(flat, buffer.dtype, shape))
     return outputs
-
-
-def _reduces_nothing(stmt: Stmt, bound: Mapping[Expr, int]) -> bool:
-    """Whether a block has an init and a reduction without points."""
-    if not isinstance(stmt, Block) or stmt.init is None:
-        return False
-    extents = [it.extent for it in stmt.iters if it.kind == "reduction"]
-    return any(evaluate_int(extent, bound) == 0 for extent in extents if all(v in bound for v in free_vars(extent)))
 
 
 def bind_sizes(kernel: Kernel, inputs: Sequence[Array], given: Mapping[Expr, int]) -> dict[Expr, int]:

@@ -152,6 +152,9 @@ def _loops_to_leave(block: Block, path: tuple[Stmt, ...], reductions: list[Expr]
 
 
 def _is_zero(e: Expr) -> bool:
+    """Whether an index is 0. Quotients and remainders of 0, of fused loops, are, also by sizes that may be 0, where nobody asks."""
+    if e.op in (Op.FLOORDIV, Op.FLOORMOD):
+        return _is_zero(e.args[0])
     return e.op is Op.CONST and e.attr == 0
 
 
