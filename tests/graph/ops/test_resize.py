@@ -55,6 +55,15 @@ def test_sizes(mode: str, coordinate: str, target: tuple[int, ...]) -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("antialias", [False, True])
+def test_float64_is_weighted_in_float64(mode: str, antialias: bool) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 9))
+    for target, scale in ((7, None), (25, None), (12, 1.4)):
+        op = Resize((const(2), const(target)), (None, scale), mode, "half_pixel", exclude_outside=antialias, antialias=antialias)
+        check_operator(op, [x], tolerance=1e-13)
+
+
 @pytest.mark.parametrize("nearest", NEAREST)
 @pytest.mark.parametrize("coordinate", ["asymmetric", "half_pixel"])
 @pytest.mark.parametrize("scale", [2.0, 3.0, 4.0, 0.5, 0.25, 0.65, 1.5])

@@ -25,6 +25,7 @@ from tilewright.graph.ops.resize_axis import (
 )
 from tilewright.graph.shapes import format_shape
 from tilewright.ir import dtypes
+from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, call, cast, const, logical_or, maximum, minimum, select
 from tilewright.ir.types import TensorType, tensor
 from tilewright.kernel.builder import KernelBuilder, Tensor
@@ -38,8 +39,8 @@ _F32 = dtypes.float32
 class Resize(Operator):
     """(x, *operands) -> x interpolated to the shape `sizes`. `scales` gives the ratio of each axis as the model states it, None where it
     is that of the sizes. `mode`, `coordinate` (COORDINATES), `nearest` (NEAREST), `cubic_a`, `exclude_outside`, `antialias` are as in ONNX;
-    `extrapolation` fills what tf_crop_and_resize takes from outside, `roi` is (starts..., ends...) or empty. Interpolates in float32.
-    What is known only at run time is an operand, named in `given`: "scales" float32 [rank], "roi" float32 [2 * rank]."""
+    `extrapolation` fills what tf_crop_and_resize takes from outside, `roi` is (starts..., ends...) or empty. Interpolates in float32,
+    float64 in float64. What is known only at run time is an operand, in `given`: "scales" float32 [rank], "roi" float32 [2 * rank]."""
 
     name: ClassVar[str] = "resize"
     sizes: tuple[Expr, ...]
@@ -139,6 +140,7 @@ class Resize(Operator):
 
     def _linear(self, k: KernelBuilder, x: Tensor, axes: list[Axis]) -> Tensor:
         """Every element from its 2**n neighbours at once."""
+        wide = _sums(x.dtype)
         active = [a for a, axis in enumerate(axes) if not axis.is_identity]
         place: dict[int, Tensor] = {}
         for a in active:
@@ -155,14 +157,14 @@ class Resize(Operator):
                 at, weight = list(i), None
                 for a, high in zip(active, corner):
                     base = low[a][i[a]]
-                    fraction = place[a][i[a]] - cast(_F32, base)
+                    fraction = cast(wide, place[a][i[a]]) - cast(wide, base)
                     if high:
                         base = minimum(base + const(1, dtypes.int32), cast(dtypes.int32, axes[a].source - 1))
                     at[a] = cast(dtypes.int64, base)
-                    share = fraction if high else const(1, _F32) - fraction
+                    share = fraction if high else const(1, wide) - fraction
                     weight = share if weight is None else weight * share
                 term = _wide(x[tuple(at)])
-                term = term if weight is None else term * cast(term.dtype, weight)
+                term = term if weight is None else term * weight
                 total = total + term if n else term
             return self._filled(axes, i, cast_scalar(total, x.dtype, False))
 
@@ -174,7 +176,7 @@ class Resize(Operator):
         for a, axis in enumerate(axes):
             if axis.is_identity:
                 continue
-            count, first, weight = weight_tables(k, axis, self._support, self.cubic_a, self.exclude_outside, self.antialias)
+            count, first, weight = weight_tables(k, axis, self._support, self.cubic_a, self.exclude_outside, self.antialias, _sums(x.dtype))
             shape[a] = axis.target
 
             def term(
@@ -183,25 +185,20 @@ class Resize(Operator):
                 *at, t = i
                 read = list(at)
                 read[a] = minimum(maximum(first[at[a]] + t, const(0)), axis.source - 1)
-                value = _wide(source[tuple(read)])
-                return value * cast(value.dtype, weight[at[a], t])
+                return _wide(source[tuple(read)]) * weight[at[a], t]
 
             source = k.reduce("resize", shape, (count,), term, "sum")
         return k.compute("resize", self.sizes, lambda *i: self._filled(axes, i, cast_scalar(source[i], x.dtype, False)))
-
-
-def _weighted(source: Tensor, a: int, dim: Expr, first: Tensor, weight: Tensor, *i: Expr) -> Expr:
-    """The share of tap `i[-1]` in element `i[:-1]`."""
-    *at, tap = i
-    share = weight[at[a], tap]
-    at[a] = minimum(maximum(first[at[a]] + tap, const(0)), dim - 1)
-    value = _wide(source[tuple(at)])
-    return value * cast(value.dtype, share)
 
 
 def _same(i: Expr) -> Expr:
     return i
 
 
+def _sums(dtype: DType) -> DType:
+    """What elements of this dtype are weighted and added in."""
+    return dtype if dtype is dtypes.float64 else _F32
+
+
 def _wide(x: Expr) -> Expr:
-    return x if x.dtype is dtypes.float64 else cast_scalar(x, _F32)
+    return cast_scalar(x, _sums(x.dtype))

@@ -1,6 +1,7 @@
 """One axis of a resize: where the elements of the result lie in the source, and how much each source element weighs.
 
-Coordinates follow ONNX Resize and are computed in float32, as its implementations do, so that ties fall the same way.
+Coordinates follow ONNX Resize and are computed in float32, as its implementations do, so that ties fall the same way. Weights are computed
+from these coordinates in the dtype that sums are made in.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from tilewright.graph.shapes import dims_equal
 from tilewright.ir import dtypes
+from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, as_expr, call, cast, ceildiv, const, maximum, minimum, select
 from tilewright.kernel.builder import KernelBuilder, Tensor
 
@@ -44,10 +46,12 @@ def _number(e: Expr) -> Expr:
     return cast(_F32, e)
 
 
-def _ratio(axis: Axis) -> Expr:
+def _ratio(axis: Axis, dtype: DType = _F32) -> Expr:
+    if isinstance(axis.scale, Expr):
+        return cast(dtype, axis.scale)
     if axis.scale is not None:
-        return as_expr(axis.scale, _F32)
-    return _number(axis.target) / _number(axis.source)
+        return const(axis.scale, dtype)
+    return cast(dtype, axis.target) / cast(dtype, axis.source)
 
 
 def position(axis: Axis, i: Expr) -> Expr:
@@ -180,18 +184,18 @@ def taps(axis: Axis, support: int, antialias: bool) -> Expr:
 
 
 def weight_tables(
-    k: KernelBuilder, axis: Axis, support: int, cubic_a: float, exclude: bool, antialias: bool
+    k: KernelBuilder, axis: Axis, support: int, cubic_a: float, exclude: bool, antialias: bool, dtype: DType
 ) -> tuple[Expr, Tensor, Tensor]:
-    """(taps, first int64 [target], weight float32 [target, taps]): tap t of element i reads source element first[i] + t, clamped."""
+    """(taps, first int64 [target], weight `dtype` [target, taps]): tap t of element i reads source element first[i] + t, clamped."""
     count = taps(axis, support, antialias)
-    zero, one = const(0, _F32), const(1, _F32)
-    ratio = minimum(_ratio(axis), one) if antialias else one
+    zero, one = const(0, dtype), const(1, dtype)
+    ratio = minimum(_ratio(axis, dtype), one) if antialias else one
     place = k.compute("position", (axis.target,), lambda i: position(axis, i))
     first = k.compute("first", (axis.target,), lambda i: cast(dtypes.int64, call("floor", place[i])) - count // 2 + 1)
 
     def raw(i: Expr, t: Expr) -> Expr:
         source = first[i] + t
-        distance = (_number(source) - place[i]) * ratio
+        distance = (cast(dtype, source) - cast(dtype, place[i])) * ratio
         if support == 1:
             weight = maximum(one - call("abs", distance), zero)
         else:
