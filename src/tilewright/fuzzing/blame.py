@@ -26,7 +26,7 @@ def blame(case: Case, folder: Path) -> Finding | None:
 
 def culprit_of(case: Case) -> Culprit | None:
     """What is at fault, on the first inputs that show it."""
-    machine, module = machine_of(case.how.target), module_of(case.function)
+    machine, module = machine_of(case.how.target), module_of(case.function, case.how.outlined)
     settings = Settings().changed(cache=False, opt_level=case.how.opt_level, precision=case.how.precision, threads=case.how.threads)
     compiled = compile_module(module, machine, settings)
     for inputs in case.inputs:

@@ -54,6 +54,16 @@ def captures(f: Growth, inner: Growth) -> list[Value]:
     return found
 
 
+def _places(f: Growth, params: Sequence[Value]) -> list[Value]:
+    """For each parameter another of its type: a permutation of them, in which now and then one takes two places."""
+    places = list(params)
+    for group in {param.type: [i for i, other in enumerate(params) if other.type is param.type] for param in params}.values():
+        order = [group[(n + 1) % len(group)] for n in range(len(group))] if f.chance(0.5) else [int(i) for i in f.rng.permutation(group)]
+        for i, source in zip(group, order, strict=True):
+            places[i] = params[source if f.chance(0.85) else group[0]]
+    return places
+
+
 def grown_branch(f: Growth, steps: Steps) -> None:
     """An `if` whose branches compute different things of the same types."""
     values = given(f)
@@ -75,19 +85,27 @@ def grown_branch(f: Growth, steps: Steps) -> None:
 
 
 def grown_loop(f: Growth, steps: Steps) -> None:
-    """A loop that carries values of any dtypes, floats of which are clamped, and stacks what its body computes."""
+    """A loop that carries values of any dtypes, floats of which are clamped, and stacks what its body computes. Some of them change places
+    from one iteration to the next, and some are dropped."""
     values = given(f)
+    moving = f.chance(0.5)
+    if moving:  # several of one type
+        values = [*values, *(f.picked(values[0].type.dtype, values[0].shape) for _ in range(f.whole(1, 3)))]
     params = [GraphBuilder().one(Parameter(f"c{i}", value.type)) for i, value in enumerate(values)]
-    # Rounding errors of one iteration come into the next.
-    known = [Known(4.0, False) if value.type.dtype.is_float else Known(1e30, f.known(value).exact) for value in values]
+    # Rounding errors of one iteration come into the next, and values into each other's places.
+    bound = max([4.0, *(f.known(value).bound for value in values if value.type.dtype.is_float)])
+    known = [Known(bound, False) if value.type.dtype.is_float else Known(1e30, f.known(value).exact) for value in values]
     counter = f.fresh_size("i")
     number = GraphBuilder().one(SizeValue(counter))
     inner = body(f, "captured", (*params, number), (*known, Known(8.0, True)), steps)
     after: list[Value] = []
-    for param, k in zip(params, known, strict=True):
+    for param, place, k in zip(params, _places(f, params), known, strict=True):
         same = [value for value in made(inner) if value.type is param.type and (inner.known(value).exact or not k.exact)]
+        if moving and f.chance(0.7):
+            after.append(place)
+            continue
         value = f.among(*same) if same else param
-        if param.type.dtype.is_float:
+        if param.type.dtype.is_float and value is not param:
             low, high = (inner.number(n, param.type.dtype) for n in (-4, 4))
             value = inner.s.g.one(Binary("min"), inner.s.g.one(Binary("max"), value, low), high)
         after.append(value)

@@ -20,6 +20,7 @@ from tilewright.fuzzing.calls import PASSED, Calls
 from tilewright.fuzzing.graphs import grow
 from tilewright.fuzzing.lines import Lines
 from tilewright.fuzzing.mutated import Unlike, compile_mutated
+from tilewright.fuzzing.outlined import outlined
 from tilewright.graph.node import Function, Module, walk_nodes
 from tilewright.graph.text import constants_of, format_module
 from tilewright.graph.text_parser import parse_module
@@ -54,7 +55,8 @@ def machine_of(target: str) -> Machine:
 class How:
     """How a case is compiled and run. passes: names of graph passes to run instead of the compiler's own sequence; genes: seeds of changes
     of kernels' schedules; see `mutated.py`. passed: one of `calls.PASSED`, the way in which inputs lie in memory; saved: the artifact is
-    written to a file and read back; limited: it runs within the memory that it announces; callers: threads that call it at once."""
+    written to a file and read back; limited: it runs within the memory that it announces; callers: threads that call it at once;
+    outlined: seed of which parts of the graph are functions that are called, 0 for none."""
 
     target: str = "cpu"
     opt_level: int = 3
@@ -66,6 +68,7 @@ class How:
     saved: bool = False
     limited: bool = False
     callers: int = 1
+    outlined: int = 0
 
     @property
     def mutated(self) -> bool:
@@ -127,7 +130,7 @@ def case_of(seed: int, recipe: Recipe | None = None) -> Case:
     how = How(recipe.target or target, level, int(rng.choice((1, 2, 2, 3, 5))), str(rng.choice(PRECISIONS, p=(0.75, 0.15, 0.1))))
     passed, callers = str(rng.choice(PASSED, p=(0.7, 0.1, 0.2))), int(rng.choice((1, 3), p=(0.8, 0.2)))
     how = replace(how, passed=passed, saved=bool(rng.random() < 0.25), limited=bool(rng.random() < 0.25), callers=callers)
-    return Case(grown.function, grown.inputs, how, seed)
+    return Case(grown.function, grown.inputs, replace(how, outlined=int(rng.integers(1, 1 << 30)) if rng.random() < 0.2 else 0), seed)
 
 
 def _shares() -> list[float]:
@@ -135,9 +138,11 @@ def _shares() -> list[float]:
     return [1.0] if not others else [0.6, *([0.4 / others] * others)]
 
 
-def module_of(function: Function) -> Module:
+def module_of(function: Function, parts: int = 0) -> Module:
+    """The function as a module; parts: `How.outlined`."""
     names = (tuple(f"{letter}{i}" for i in range(n)) for letter, n in (("x", len(function.params)), ("y", len(function.results))))
-    return Module({"main": function}, "main", *names)
+    module = Module({"main": function}, "main", *names)
+    return outlined(module, parts) if parts else module
 
 
 def run_case(case: Case) -> Finding | None:
@@ -156,7 +161,9 @@ def judge(case: Case, levels: Sequence[int] = (), lines: Lines | None = None) ->
         finding = run_compiled(replace(case, how=replace(case.how, opt_level=level)), wanted, reached, lines)
         if finding is not None:
             break
-    return Outcome(finding, compared, operators_of(case.function), sorted(reached))
+    given = module_of(case.function, case.how.outlined).functions.values()
+    operators = sum((Counter(operators_of(function)) for function in given), Counter[str]())
+    return Outcome(finding, compared, dict(operators), sorted(reached))
 
 
 def compared_share(wanted: Sequence[Sequence[Expected | None]]) -> float:
@@ -182,7 +189,7 @@ def operators_of(function: Function) -> dict[str, int]:
 
 def compiled_case(case: Case, wanted: Sequence[Expected | None], reached: set[str], lines: Lines | None) -> Compiled:
     """The case compiled as it says. Raises Unlike where a pass or a schedule changed what it computes, and as the compiler does."""
-    module, machine = module_of(case.function), machine_of(case.how.target)
+    module, machine = module_of(case.function, case.how.outlined), machine_of(case.how.target)
     settings = Settings().changed(cache=False, opt_level=case.how.opt_level, precision=case.how.precision, verify=True)
     with contextlib.nullcontext(set[str]()) if lines is None else lines.watching() as fresh:
         if case.how.mutated:

@@ -111,7 +111,7 @@ def float_arithmetic(f: Growth) -> None:
     fn = f.among("add", "sub", "mul", "div", "min", "max", "atan2", "pow", "remainder")
     a, b = (x, other) if f.chance(0.5) else (other, x)
     if fn == "remainder":  # which jumps where a quotient is whole
-        if f.known(a).exact and f.known(b).exact:
+        if f.known(a).exact and f.known(b).exact and a.type.dtype is not dtypes.float64:  # of which nothing wider says what is exact
             divisor = f.s.g.one(Binary("add"), f.s.g.one(Unary("abs"), b), f.number(0.5, a.type.dtype))
             f.put(Binary(f.among("fmod", "floormod", "floordiv")), (a, divisor), f.known(a).bound * 2 + 1, f.known(a).bound < 16)
         return
@@ -325,6 +325,7 @@ def quantization(f: Growth) -> None:
         return
     if f.chance(0.2):
         if never_empty(x):
+            x = f.s.g.one(Binary("add"), x, f.number(0.11, dtypes.float32))  # ranges about 0 have zero points between two integers
             f.put_all(DynamicQuantize(), (x,), Known(255.0, False), Known(4.0, False), Known(255.0, False))
         return
     axis, block = f.whole(0, x.type.rank - 1), 0

@@ -11,14 +11,18 @@ import numpy as np
 from tilewright.fuzzing import body_steps as b
 from tilewright.fuzzing import elementwise_steps as e
 from tilewright.fuzzing import indexing_steps as x
+from tilewright.fuzzing import integer_steps as i
+from tilewright.fuzzing import mask_steps as masks
 from tilewright.fuzzing import model_steps as m
 from tilewright.fuzzing import plain_steps as plain
+from tilewright.fuzzing import reuse_steps as r
 from tilewright.fuzzing import special_steps as s
 from tilewright.fuzzing import structured_steps as t
 from tilewright.fuzzing.generator import Generator
 from tilewright.fuzzing.growth import Array, Growth, Unsuitable, input_array
 from tilewright.fuzzing.model_parts import grow_part
 from tilewright.graph.node import Function, Parameter, Value, walk_nodes
+from tilewright.graph.ops import Constant
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, size
@@ -27,6 +31,7 @@ from tilewright.ir.types import tensor
 from tilewright.support.errors import TypeRuleError
 
 Step = Callable[[Growth], None]
+MOST_RESULTS = 8
 
 
 # Steps that a body of a branch or loop does not take: they bind sizes that depend on data.
@@ -50,16 +55,17 @@ STEPS: dict[str, tuple[float, Step]] = {
         (2, e.math_function), (1, e.activation), (1, e.integer_function), (2, e.integer_arithmetic), (3, e.float_arithmetic), (1, e.jump),
         (1, e.compare), (0.4, e.unusual), (1.5, e.choose), (2, e.convert), (0.5, e.reinterpret), (0.7, e.source), (2, e.slice_with_steps),
         (1.5, e.pad_any), (1.5, e.join), (1.5, e.regroup), (1, e.spread), (1, e.quantization), (0.7, e.resize), (0.7, e.new_parameter),
-        (4, t.contraction), (3, t.convolutions), (1.5, t.pooling), (3, t.reduction), (1, t.position_of_extreme), (3, t.normalized),
+        (4, t.contraction), (3, t.convolutions), (2, t.pooling), (3, t.reduction), (1, t.position_of_extreme), (3, t.normalized),
         (0.7, t.attention), (0.5, t.recurrent),
         (1, x.gather), (0.7, x.gather_elements), (0.7, x.gather_nd), (0.7, x.scatter_elements), (0.7, x.scatter_nd), (1, x.ordering),
         (1, x.cumulative), (0.5, x.reverse_sequence), (0.6, x.positions), (0.6, x.compressed), (0.5, x.distinct), (0.7, x.branching),
         (0.7, x.looping), (1.5, m.vision), (1.2, m.transformer), (0.4, m.narrow_round_trip), (0.7, x.scanning), (0.5, x.flattened),
         (0.3, s.refined), (0.3, s.repeated), (0.6, s.interleaved), (0.5, s.blocked), (0.6, s.blocked_convolution), (0.6, s.narrow_weights),
+        (1.5, i.requantised), (1.2, i.cast_chain), (1.5, masks.masked_attention), (1.5, r.shared), (1.2, r.two_names),
         (0.4, s.suppressed), (0.4, s.trees), (0.5, s.sampled), (0.4, s.regions), (0.4, s.deformed), (0.2, s.quantized_recurrent),
     )},
     "grown_branch": (0.6, _in_bodies(b.grown_branch)),
-    "grown_loop": (0.6, _in_bodies(b.grown_loop)),
+    "grown_loop": (1.2, _in_bodies(b.grown_loop)),
     **{f"plain_{step.__name__}": (0.4, _on_generator(step)) for step in dict.fromkeys(plain.STEPS)},
 }  # fmt: skip
 
@@ -129,9 +135,15 @@ def _sizes(rng: np.random.Generator, low: int) -> tuple[Expr, ...]:
 
 
 def _finished(f: Growth) -> Function:
-    """The last values and some others as results; only parameters that they reach, and those that determine the named sizes."""
-    made = [value for value in f.s.pool if not isinstance(value.op, Parameter)] or list(f.s.params)
+    """The last values and some others as results, often all that nothing reads; only parameters that they reach, and those that determine
+    the named sizes."""
+    taken = (Parameter,) if f.chance(0.1) else (Parameter, Constant)
+    made = [value for value in f.s.pool if not isinstance(value.op, taken)] or list(f.s.params)
     picked = made[-2:] + [made[int(i)] for i in f.rng.integers(0, len(made), 3)]
+    if f.chance(0.6):
+        read = {value for node in walk_nodes(made) for value in node.inputs}
+        ends = [value for value in made if value not in read and not isinstance(value.op, Constant)]
+        picked = [ends[int(i)] for i in sorted(f.rng.permutation(len(ends))[:MOST_RESULTS])] + picked[-1:]
     results = tuple(dict.fromkeys(picked))
     reached = set(walk_nodes(results))
     params = [value for value in f.s.params if value.node in reached]

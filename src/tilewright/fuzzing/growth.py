@@ -106,11 +106,11 @@ class Growth:
     def pick(self, accept: Callable[[Value, Known], bool] = lambda value, known: True) -> Value | None:
         return self.s.pick(lambda value, known: elements(value) <= MOST_ELEMENTS and accept(value, known))
 
-    def picked(self, dtype: DType, shape: Sequence[Expr | int]) -> Value:
-        """A value of this type: one that there is, or an operand."""
+    def picked(self, dtype: DType, shape: Sequence[Expr | int], how: Draw | None = None) -> Value:
+        """A value of this type: one that there is, or an operand, which `how` draws."""
         wanted = tensor(dtype, shape)
         found = self.pick(lambda value, known: value.type is wanted) if self.chance(0.6) else None
-        return found or self.operand(dtype, shape)
+        return found or self.operand(dtype, shape, how)
 
 
 def elements(value: Value) -> int:

@@ -68,7 +68,7 @@ def _candidates(case: Case, finding: Finding) -> Iterator[Case]:
         for inputs in case.inputs:
             yield replace(case, inputs=(inputs,))
     simpler: tuple[dict[str, Any], ...] = (
-        {"callers": 1}, {"limited": False}, {"saved": False}, {"passed": "plain"}, {"threads": 1}, {"target": "cpu"},
+        {"outlined": 0}, {"callers": 1}, {"limited": False}, {"saved": False}, {"passed": "plain"}, {"threads": 1}, {"target": "cpu"},
         {"precision": "default"}, {"opt_level": 0}, {"opt_level": 1},
     )  # fmt: skip
     for how in (replace(case.how, **change) for change in simpler):

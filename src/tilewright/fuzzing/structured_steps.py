@@ -6,7 +6,8 @@ import numpy as np
 
 from tilewright.fuzzing.elementwise_steps import floating
 from tilewright.fuzzing.generator import Known
-from tilewright.fuzzing.growth import MOST_ELEMENTS, ONE, ZERO, Array, Growth, elements, elements_of, never_empty, positive
+from tilewright.fuzzing.growth import MOST_ELEMENTS, ONE, ZERO, Draw, Growth, elements, elements_of, full_range, never_empty, positive
+from tilewright.fuzzing.mask_steps import length, mask_numbers, seen
 from tilewright.graph.node import Value
 from tilewright.graph.ops import (
     ArgReduce,
@@ -41,6 +42,7 @@ SPECS = (
     "mk,k->m", "k,k->", "m,n->mn", "m,n->nm", "abmk,abkn->abmn", "bhmd,bhnd->bhmn", "bmhd,bnhd->bhmn", "amk,bkn->abmn", "mab,abn->mn",
     "bkm,bkn->bmn", "bmk,bk->bm", "mk,mk->m", "mn,mn->mn", "mk,n->mn", "bmn,bn->mn", "mak,kn->man", "k,bk->b",
 )  # fmt: skip
+NARROW_FACTORS = (dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16)
 WIDE = (0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 128, 200, 257)
 
 
@@ -58,7 +60,7 @@ def contraction(f: Growth) -> None:
     if f.chance(0.5):  # take an operand that there is, and make the dims fit
         side = f.among(left, right)
         own = dtypes_in[0] if side is left else dtypes_in[1]
-        found = f.pick(lambda value, known: value.type.dtype is own and value.type.rank == len(side) and known.bound <= 100)
+        found = f.pick(lambda value, known: value.type.dtype is own and value.type.rank == len(side) and bounded(value, known))
         if found is not None:
             dims.update(zip(side, found.shape, strict=True))
     shapes = [[dims[letter] for letter in part] for part in (left, right)]
@@ -66,24 +68,34 @@ def contraction(f: Growth) -> None:
         return
     if elements_of(list(dims.values())) > 1 << 22:
         return
-    operands = [f.picked(dtype, shape) for dtype, shape in zip(dtypes_in, shapes, strict=True)]
+    operands = [f.picked(dtype, shape, factor_range(f, dtype)) for dtype, shape in zip(dtypes_in, shapes, strict=True)]
     depth = elements_of([dims[c] for c in letters if c not in spec.split("->")[1]])
     bound = f.known(operands[0]).bound * f.known(operands[1]).bound * max(depth, 1)
-    y = f.put(Contract(spec, result), operands, bound, all(f.known(v).exact for v in operands) and bound < 1e5)
+    y = f.put(Contract(spec, result), operands, bound, all(f.known(v).exact for v in operands) and (bound < 1e5 or result.is_integer))
     epilogue(f, y, -1)
+
+
+def bounded(value: Value, known: Known) -> bool:
+    """Whether products of it with small numbers stay numbers: integers wrap."""
+    return known.bound <= 100 or not value.type.dtype.is_float
+
+
+def factor_range(f: Growth, dtype: DType) -> Draw | None:
+    """How the factors of products are drawn: integers mostly over their full range."""
+    return full_range(dtype) if dtype.is_integer and f.chance(0.7) else None
 
 
 def _product_dtypes(f: Growth) -> tuple[tuple[DType, DType], DType]:
     """Dtypes of two operands and the result of a product."""
-    if f.chance(0.65):
+    if f.chance(0.55):
         return (dtypes.float32, dtypes.float32), dtypes.float32
+    if f.chance(0.5):
+        return (f.among(*NARROW_FACTORS), f.among(*NARROW_FACTORS)), f.among(dtypes.int32, dtypes.int32, dtypes.int32, dtypes.int64)
     return f.among(
         ((dtypes.float16, dtypes.float16), dtypes.float16),
         ((dtypes.float16, dtypes.float16), dtypes.float32),
         ((dtypes.bfloat16, dtypes.bfloat16), dtypes.bfloat16),
         ((dtypes.float64, dtypes.float64), dtypes.float64),
-        ((dtypes.int8, dtypes.int8), dtypes.int32),
-        ((dtypes.uint8, dtypes.int8), dtypes.int32),
         ((dtypes.int32, dtypes.int32), dtypes.int32),
         ((dtypes.int64, dtypes.int64), dtypes.int64),
     )
@@ -107,14 +119,14 @@ def convolutions(f: Growth) -> None:
     rank = f.among(1, 2, 2, 2, 3)
     (left, right), result = _product_dtypes(f)
     x = f.pick(
-        lambda value, known: value.type.dtype is left and value.type.rank == rank + 2 and value.shape[1].is_const and known.bound <= 100
+        lambda value, known: value.type.dtype is left and value.type.rank == rank + 2 and value.shape[1].is_const and bounded(value, known)
     )
     if x is None or not never_empty(x) or f.chance(0.4):
         spatial = [f.s.dim() if f.chance(0.3) else const(f.among(1, 3, 5, 7, 8, 12, 14, 17)) for _ in range(rank)]
         shape = (f.s.dim(), const(f.among(1, 2, 3, 4, 6, 8, 16, 24, 32, 64)), *spatial)
         if elements_of(shape) > MOST_ELEMENTS // 2:
             return
-        x = f.parameter(left, shape)
+        x = f.parameter(left, shape, factor_range(f, left))
     if not never_empty(x) or elements(x) > MOST_ELEMENTS // 2:
         return
     channels = int(x.shape[1].value)
@@ -140,12 +152,12 @@ def convolutions(f: Growth) -> None:
     terms = per_group * elements_of(kernel)
     if f.chance(0.2):
         shape = (const(channels), const(outs // groups), *kernel)
-        weights = f.operand(right, shape)
+        weights = f.operand(right, shape, factor_range(f, right))
         extra = tuple(f.whole(0, stride - 1) for stride in strides)
         op: Convolution | ConvolutionTranspose = ConvolutionTranspose(*amounts, extra, groups, result)
         terms = channels * elements_of(kernel)
     else:
-        weights = f.operand(right, (const(outs), const(per_group), *kernel))
+        weights = f.operand(right, (const(outs), const(per_group), *kernel), factor_range(f, right))
         op = Convolution(*amounts, groups, result)
     try:
         op.infer((x.type, weights.type))
@@ -153,7 +165,8 @@ def convolutions(f: Growth) -> None:
         return
     bound = f.known(x).bound * f.known(weights).bound * terms
     direct = max(strides) > 1 or all(dim is ONE for dim in kernel) or result is not dtypes.float32  # else Winograd's algorithm may round
-    y = f.put(op, (x, weights), bound, direct and f.known(x).exact and f.known(weights).exact and bound < 1e5)
+    exact = direct and f.known(x).exact and f.known(weights).exact and (bound < 1e5 or result.is_integer)
+    y = f.put(op, (x, weights), bound, exact)
     if result is dtypes.float32 and f.chance(0.4) and y.type.rank >= 2:
         y = _batch_norm(f, y)
     epilogue(f, y, 1)
@@ -174,8 +187,10 @@ def pooling(f: Growth) -> None:
     window, strides, dilations, low, high = [], [], [], [], []
     for dim in x.shape[x.type.rank - rank :]:
         taps, dilation = f.among(1, 2, 2, 3), f.among(1, 1, 1, 2)
-        before, after = f.among(0, 0, 1), f.among(0, 0, 1)
-        if (int(dim.value) if dim.is_const else 1) + before + after < (taps - 1) * dilation + 1:
+        before, after = f.among(0, 1, 1, 2), f.among(0, 1, 1, 2)
+        least = int(dim.value) if dim.is_const else 1
+        dilation = dilation if dilation <= least else 1  # else a window may lie in the padding alone, whose maximum is infinite
+        if least + before + after < (taps - 1) * dilation + 1:
             taps = 1
         window.append(taps)
         strides.append(f.among(1, 2, 3))
@@ -256,8 +271,8 @@ def normalized(f: Growth) -> None:
 def attention(f: Growth) -> None:
     dtype = f.among(dtypes.float32, dtypes.float32, dtypes.float16, dtypes.bfloat16)
     batch = [const(f.whole(1, 3)) for _ in range(f.whole(0, 2))]
-    queries, keys = f.s.dim(), f.s.dim()
-    if any(dim.is_const and dim.value == 0 for dim in (queries, keys)):
+    queries, keys = (length(f), length(f)) if f.chance(0.4) else (f.s.dim(), f.s.dim())
+    if elements_of((*batch, queries, keys)) > 4 * MOST_ELEMENTS or any(dim.is_const and dim.value == 0 for dim in (queries, keys)):
         return
     depth, width = const(f.among(1, 4, 8, 16, 20)), const(f.among(1, 4, 8, 17))
     q = f.picked(dtype, (*batch, queries, depth))
@@ -269,16 +284,11 @@ def attention(f: Growth) -> None:
     mask = []
     if f.chance(0.4):
         # Every query sees the first key: one that may see nothing gives NaN.
-        mask = [f.operand(dtypes.bool_, shape, seen) if f.chance(0.3) else f.operand(dtype, shape)]
+        kept = f.operand(dtypes.bool_, shape, seen)
+        mask = [f.among(kept, mask_numbers(f, kept, dtype, f.among(-1e4, -np.inf)), f.operand(dtype, shape))]
     past = f.among(ZERO, ZERO, const(3), *f.s.sizes)
     op = Attention(f.among(0.25, 0.25, 1.0), f.chance(0.3), f.among(0.0, 0.0, 2.0), past)
     f.put(op, (q, k, v, *mask), f.known(v).bound, False)
-
-
-def seen(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """A mask that keeps about half, and whatever comes first."""
-    kept = rng.random(shape) < 0.5
-    return np.asarray(kept | (np.arange(shape[-1]) == 0) if shape else True)
 
 
 # What gates and states may be computed by, so that states stay small: all where what enters is clipped.

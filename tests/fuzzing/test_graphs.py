@@ -1,0 +1,131 @@
+"""What the fuzzer's graphs are made of: combinations that faults of compilers hide in are among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tilewright.fuzzing.cases import module_of
+from tilewright.fuzzing.graphs import Grown, grow
+from tilewright.graph.interpreter import Interpreter, interpret
+from tilewright.graph.node import Function, Node, Parameter, walk_nodes
+from tilewright.graph.ops import Binary, Call, Cast, Constant, Contract, Convolution, Loop, Quantize, Reshape, Slice, Softmax
+from tilewright.ir import dtypes
+from tilewright.ir.expr import Expr
+from tilewright.transform.verify import verify_module
+
+NARROW = ("int8", "uint8", "int16", "uint16")
+
+
+def graphs(steps: str, seeds: int) -> Iterator[Grown]:
+    return (grow(seed, tuple(steps.split(",")), most=8) for seed in range(seeds))
+
+
+def nodes(steps: str, seeds: int) -> Iterator[Node]:
+    return (node for grown in graphs(steps, seeds) for node in walk_nodes(grown.function.results))
+
+
+@pytest.mark.parametrize("operator", [Contract, Convolution])
+def test_products_have_factors_of_every_pair_of_narrow_integers(operator: type) -> None:
+    steps = "contraction" if operator is Contract else "convolutions"
+    pairs = {tuple(str(value.type.dtype) for value in node.inputs) for node in nodes(steps, 500) if isinstance(node.op, operator)}
+    assert pairs >= {(a, b) for a in NARROW for b in NARROW}
+
+
+def values_of(steps: str, seeds: int, wanted: Callable[[Node], bool]) -> Iterator[tuple[Node, np.ndarray]]:
+    """The first result of each node that is wanted, at the first inputs."""
+    for grown in graphs(steps, seeds):
+        found = [node for node in walk_nodes(grown.function.results) if wanted(node)]
+        function = Function("main", grown.function.params, tuple(node[0] for node in found))
+        yield from zip(found, interpret(function, grown.inputs[0]), strict=True)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16])
+def test_quantisation_passes_both_ends(dtype: dtypes.DType) -> None:
+    found = values_of("requantised", 150, lambda node: isinstance(node.op, Quantize) and node.op.dtype is dtype)
+    ends = {end for _, array in found for end in (array.min(initial=0), array.max(initial=0)) if array.size}
+    assert ends >= {dtype.lowest, dtype.highest}
+
+
+def test_integers_of_products_have_their_full_range() -> None:
+    found = values_of("contraction", 60, lambda node: isinstance(node.op, (Parameter, Constant)) and str(node.types[0].dtype) in NARROW)
+    ends = {(str(node.types[0].dtype), int(end)) for node, array in found if array.size for end in (array.min(), array.max())}
+    assert ends >= {(name, int(end)) for name in NARROW for d in (dtypes.BY_NAME[name],) for end in (d.lowest, d.highest)}
+
+
+def changes_places(node: Node) -> bool:
+    if not isinstance(node.op, Loop):
+        return False
+    body = node.op.body
+    first = int(node.op.conditional)
+    carried, after = body.params[: node.op.carried], body.results[first : first + node.op.carried]
+    return sum(a in carried and a is not b for a, b in zip(after, carried, strict=True)) > 1
+
+
+def wraps_and_is_compared(node: Node) -> bool:
+    """A comparison of what a cast of negative numbers to a wider unsigned dtype was made into."""
+    chain, value = [], node.inputs[0] if isinstance(node.op, Binary) and node.op.fn in ("less", "greater", "equal") else None
+    while value is not None and isinstance(value.op, Cast):
+        chain.append((value.node.inputs[0].type.dtype, value.type.dtype))
+        value = value.node.inputs[0]
+    return len(chain) > 1 and any(a.kind == "int" and b.kind == "uint" and b.bits > a.bits for a, b in chain)
+
+
+def known(dim: Expr) -> int:
+    return int(dim.value) if dim.is_const else 0
+
+
+def two_names(node: Node) -> bool:
+    """One operand, and a view of the same value behind movement."""
+    if not isinstance(node.op, Binary):
+        return False
+    behind = {value for start in node.inputs for value in start.node.inputs if isinstance(start.op, (Reshape, Slice)) or start.node.inputs}
+    return any(value in behind or any(value in b.node.inputs for b in behind) for value in node.inputs)
+
+
+MET: dict[str, tuple[str, Callable[[Node], bool]]] = {
+    "carried values that change places": ("grown_loop", changes_places),
+    "casts that wrap and widen": ("cast_chain", wraps_and_is_compared),
+    "2-bit integers": ("cast_chain", lambda node: isinstance(node.op, Cast) and node.op.dtype in (dtypes.int2, dtypes.uint2)),
+    "masks over several tiles of keys": (
+        "masked_attention",
+        lambda node: isinstance(node.op, Softmax) and known(node.types[0].shape[-1]) >= 128 and known(node.types[0].shape[-2]) >= 3,
+    ),
+    "one memory by two names": ("two_names", two_names),
+}
+
+
+@pytest.mark.parametrize("what", MET)
+def test_graphs_have(what: str) -> None:
+    steps, is_met = MET[what]
+    assert any(map(is_met, nodes(steps, 150)))
+
+
+def test_values_have_several_readers() -> None:
+    counts = []
+    for grown in graphs("shared", 30):
+        read = [value for node in walk_nodes(grown.function.results) for value in set(node.inputs) if node.inputs]
+        made = [value for value in read if not isinstance(value.op, (Parameter, Constant))]
+        counts.append(max((made.count(value) for value in set(made)), default=0))
+    assert max(counts) >= 4
+    assert sum(count >= 2 for count in counts) > 20
+
+
+def test_parts_of_graphs_are_functions_that_are_called() -> None:
+    """The module with functions computes what the graph does; functions are called more than once, and call others."""
+    nested = again = 0
+    for seed in range(40):
+        grown = grow(seed, ("unary", "binary", "convert") if seed % 2 else (), most=12)
+        module = module_of(grown.function, seed + 1)
+        verify_module(module)
+        results = Interpreter(module).run(module.main, list(grown.inputs[0]), {})
+        for got, wanted in zip(results, interpret(grown.function, grown.inputs[0]), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+        calls = {name: [n.op.function for n in walk_nodes(f.results) if isinstance(n.op, Call)] for name, f in module.functions.items()}
+        assert set(module.functions) == {"main", *(name for names in calls.values() for name in names)}
+        nested += bool(calls.get("part"))
+        again += any(names.count("repeated") > 1 for names in calls.values())
+    assert nested
+    assert again
