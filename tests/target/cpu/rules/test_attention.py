@@ -88,6 +88,7 @@ CASES: dict[str, tuple[list[TensorType], Body]] = {
     "one matrix": ([f32(9, 8), f32(20, 8), f32(20, 8)], attend(plain, "sd,td->st", "st,te->se")),
     "one query": ([f32(2, 3, 1, 64), f32(2, 3, T, 64), f32(2, 3, T, 64), f32(T)], attend(scaled)),
     "symbolic": ([*heads(S, T, 8, 8), f32(S, T)], attend(scaled)),
+    "symbolic, to itself": (heads(S, S, 8, 8), attend(plain)),
     "few rows": (heads(5, 100, 16, 16), attend(plain)),
     "one key": (heads(9, 1), attend(plain)),
 }
@@ -164,6 +165,15 @@ def test_compiled(case: str) -> None:
     types, body = CASES[case]
     symbolic = any(not dim.is_const for t in types for dim in t.shape)
     check(module(types, body), *[inputs_of(types, sizes) for sizes in (SIZES if symbolic else SIZES[:1])])
+
+
+@pytest.mark.parametrize(("queries", "keys", "late"), [(S, S, True), (S, S + T, True), (S, T, False), (5, T, False), (S, 9, True)])
+def test_weights_are_divided_late_where_a_query_has_a_key(queries: object, keys: object, late: bool) -> None:
+    """Then sums are never of nothing: no weight is stored, but in vain, to be divided."""
+    fused = fuse(function("p", heads(queries, keys, 8, 8), attend(plain)))
+    (group,) = {node for node in walk_nodes(fused.results) if isinstance(node.op, Fused)}
+    schedule = schedule_kernel(lower_group(group.op.body), frozenset(), named_machine("x86-64-v4"))
+    assert ("softmax" not in schedule.blocks()) == late
 
 
 def test_rows_of_minus_infinity_give_nan_and_only_they() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from tests.compiled_graphs import f32, function
-from tilewright.graph.ops import BlockedConvolution, Contract
+from tilewright.graph.ops import BlockedConvolution, Contract, Reduce
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const, size
 from tilewright.ir.traverse import evaluate_int
@@ -59,6 +59,14 @@ def test_few_images_do_not_read_their_weights_again_for_each_row(images: Expr | 
     space = Space()
     schedule_kernel(kernel_of(types, lambda g, x, w: [g.one(op, x, w)]), frozenset({1}), named_machine("emeraldrapids"), space=space)
     assert {decision.options[decision.taken] for decision in space.decisions if decision.name.endswith("row_blocks")} == {1}
+
+
+@pytest.mark.parametrize(("length", "vectors"), [(N, 2), (512, 8), (size("L", 0, 100), 2), (17, 1)])
+def test_reductions_of_unknown_length_serve_short_ones(length: Expr | int, vectors: int) -> None:
+    space = Space()
+    kernel = kernel_of([f32(40, length)], lambda g, x: [g.one(Reduce("sum", (1,), False), x)])
+    schedule_kernel(kernel, frozenset(), named_machine("emeraldrapids"), space=space)
+    assert {d.options[d.taken] for d in space.decisions if d.name.endswith("accumulators")} == {vectors}
 
 
 def test_few_sizes_stay_in_their_range() -> None:

@@ -18,10 +18,12 @@ from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.target.cpu.rules.elementwise import parallelise
-from tilewright.target.cpu.rules.structure import block_of, extent_value, reductions, spatial, uses, value_loads
+from tilewright.target.cpu.rules.structure import block_of, extent_value, geometric_mean, reductions, spatial, uses, value_loads
 
 ACCUMULATORS = (1, 2, 4, 8)  # vectors of partial results
-TYPICAL = 512  # elements of a reduction of unknown length
+TYPICAL = 512  # elements of a reduction of unknown length, at most
+FEWEST = 16  # and at least, as it is in a row of attention over a few tokens
+MASKED = 2.0  # cycles of a vector under a mask that is worked out while running
 TASK = 1 << 15  # elements of a reduction to one element that a task takes at least
 MOST_TASKS = 16
 SHORT = 2  # steps up to which the loop over them is unrolled
@@ -45,9 +47,8 @@ def reduce_along_memory(s: Schedule, name: str, machine: Machine, parallel: bool
             return _in_tasks(s, name, inner[0], tasks, machine, space)
     lanes = machine.lanes(min(64, max(32, s.nest.outputs(name)[0].dtype.bits, *(load.dtype.bits for load in value_loads(block)))))
     extent = s.nest.loop(inner[-1]).stmt.extent
-    length = extent_value(extent, TYPICAL)
     vectors = space.choose(
-        f"{name}.accumulators", (0, *ACCUMULATORS), lambda n: _latency(length, n, lanes, machine),
+        f"{name}.accumulators", (0, *ACCUMULATORS), lambda n: _expected(extent, n, lanes, machine),
         "vectors of partial results (0: none, one element after the other), by the cycles that one reduction waits for",
     )  # fmt: skip
     if vectors == 0 or lanes == 1:
@@ -61,6 +62,16 @@ def _in_tasks(s: Schedule, name: str, loop: str, tasks: int, machine: Machine, s
     s, (task, _) = s.split(loop, (tasks, None))
     s, (partial, *_) = s.rfactor(task)
     return reduce_along_memory(s, partial, machine, False, space).parallel(task)
+
+
+def _expected(extent: Expr, vectors: int, lanes: int, machine: Machine) -> float:
+    """Cycles of a reduction; where its length is known only while running, the mean of what few and many elements take, whose ragged end
+    takes all vectors under their masks."""
+    if extent.is_const:
+        return _latency(int(extent.value), vectors, lanes, machine)
+    longest = extent_value(extent, TYPICAL)
+    lengths = [longest >> n for n in range(longest.bit_length()) if longest >> n >= FEWEST] or [longest]
+    return geometric_mean(_latency(length, vectors, lanes, machine) + vectors * MASKED for length in lengths)
 
 
 def _latency(length: int, vectors: int, lanes: int, machine: Machine) -> float:

@@ -117,7 +117,9 @@ def _across_rows(s: Schedule, name: str, lanes: int) -> Schedule:
 def _divided_late(s: Schedule, found: Attention) -> tuple[Schedule, Attention, bool]:
     """The weights divided by their sum after the second product, if that can be: there are fewer values than weights. Not where there may
     be no keys: then a sum of nothing, 0, is not divided by 0."""
-    if not at_most(const(1), spatial(block_of(s, found.scores))[-1].extent):
+    rows = spatial(block_of(s, found.scores))
+    queries, keys = rows[found.row].extent, rows[-1].extent
+    if not (at_most(const(1), keys) or at_most(queries, keys)):
         return s, found, False
     powers = [name for name in s.producers(found.weights) if name in found.between and is_injective(block_of(s, name))]
     if len(powers) != 1:
