@@ -6,7 +6,7 @@ model file --frontend--> Graph --transform--> Graph --lower--> Kernels + Plan --
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tilewright
@@ -179,12 +179,14 @@ def optimise(
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """All that compilation made: the optimised graph, the plan with its constants, and the artifact."""
+    """All that compilation made: the optimised graph, the plan with its constants, and the artifact. imported: the graph before all passes,
+    where they were run."""
 
     module: Module
     plan: Plan
     constants: tuple[PlannedConstant, ...]
     artifact: Artifact
+    imported: Module | None = None
 
 
 def compile_module(
@@ -199,8 +201,8 @@ def compile_module(
     """Graph to artifact. `source` describes the model in the manifest. `schedules`: those that somebody gives, in place of the defaults."""
     progress = progress or NullProgress()
     with progress.stage("optimise", len(graph_passes(machine))) as stage:
-        module = optimise(module, machine, settings, lambda name, _: stage.advance(1, name))
-    return compile_optimised(module, machine, settings, cache, progress, source, schedules)
+        optimised = optimise(module, machine, settings, lambda name, _: stage.advance(1, name))
+    return replace(compile_optimised(optimised, machine, settings, cache, progress, source, schedules), imported=module)
 
 
 def compile_optimised(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright as tw
-from tests.accuracy.test_validate import doubled
+from tests.accuracy.faults import doubled, slightly_off
 from tilewright import compiler, zoo
 from tilewright.accuracy.bisect import first_bad
 from tilewright.accuracy.judge import SURE, Judge
-from tilewright.graph.node import Function, builder_for
-from tilewright.graph.ops import Binary, Constant, ConstantData
 from tilewright.ir.expr import const
 from tilewright.kernel.schedule.schedule import PRIMITIVES
 from tilewright.plan import placing
@@ -65,20 +62,6 @@ def layered() -> onnx.ModelProto:
 @pytest.fixture(scope="module")
 def model() -> onnx.ModelProto:
     return layered()
-
-
-def slightly_off(original: Callable[..., Function], by: float = 0.01) -> Callable[..., Function]:
-    """A pass that also makes the first result larger, by one percent."""
-
-    def broken(function: Function, *others: Any) -> Function:
-        good = original(function, *others)
-        value = good.results[0]
-        factor = np.full((1,) * value.type.rank, 1 + by, value.type.dtype.numpy)
-        g = builder_for(good.results)
-        off = g.one(Binary("mul"), value, g.one(Constant(ConstantData(factor))))
-        return Function(good.name, good.params, (off, *good.results[1:]))
-
-    return broken
 
 
 def test_a_right_model_is_the_same_as_every_account(model: onnx.ModelProto, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright as tw
-from tilewright import zoo
+from tests.accuracy.faults import doubled, slightly_off
+from tilewright import compiler, zoo
 from tilewright.accuracy.validate import Validation, sets_of_sizes
 from tilewright.api import make_artifact
-from tilewright.ir.expr import const
-from tilewright.kernel.nodes import Store, map_stmt, with_fields
-from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.schedule import PRIMITIVES
 from tilewright.runtime.specs import SizeSpec, tensor_spec
 from tilewright.support.errors import InputError, VerifyError
@@ -28,23 +25,6 @@ SETTINGS = Settings().changed(cache=False, progress="none", verify=True)
 def validated(model: Any, **dims: Any) -> Validation:
     (found,) = make_artifact(model, "cpu", dims, SETTINGS).validated
     return found
-
-
-def doubled(original: Callable[..., Change]) -> Callable[..., Change]:
-    """A primitive after which kernels store twice what they should."""
-
-    def broken(nest: Any, *arguments: Any, **attributes: Any) -> Change:
-        change = original(nest, *arguments, **attributes)
-
-        def twice(stmt: Any) -> Any:
-            if isinstance(stmt, Store):
-                wrong = stmt.buffer in change.kernel.outputs and stmt.value.dtype.is_float
-                return with_fields(stmt, value=stmt.value * const(2.0, stmt.value.dtype)) if wrong else stmt
-            return map_stmt(stmt, twice)
-
-        return Change(with_fields(change.kernel, body=twice(change.kernel.body)), change.results, change.layout)
-
-    return broken
 
 
 def loop_model() -> onnx.ModelProto:
@@ -91,6 +71,15 @@ def test_a_wrong_kernel_is_refused_with_its_nodes_and_the_step_of_its_schedule(m
     assert "relative error" in str(caught.value.why)
     assert "node" in str(caught.value.where)
     tw.compile(zoo.build("mlp", batch=4), cache=False, progress="none")  # nobody asked
+
+
+@pytest.mark.parametrize("by", [0.01, 1e-4])
+def test_a_wrong_pass_is_refused_by_its_name(by: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel is wrong then: each does what the graph says."""
+    monkeypatch.setattr(compiler, "fold_batch_norm", slightly_off(compiler.fold_batch_norm, by))
+    with pytest.raises(VerifyError, match="the optimised graph does not compute what the model says") as caught:
+        validated(zoo.build("mlp", batch=4))
+    assert "pass fold_batch_norm" in str(caught.value.why)
 
 
 def test_kernels_in_loops_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,8 @@
 
 The optimised graph is run operator by operator in NumPy on random inputs, at several values of its sizes. Where it reaches a group, the
 group's kernel runs on the same operands: of the right dtypes, with indices in range, as they come up in the model, also in the bodies of
-loops and branches. So a kernel is judged by itself (`judge.py`), and what is wrong before it does not hide it.
+loops and branches. So a kernel is judged by itself (`judge.py`), and what is wrong before it does not hide it. What the optimised graph
+gives is beside what the graph gave before all passes: kernels say nothing of a pass that made another graph of it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.accuracy.bisect import wrong_schedule
-from tilewright.accuracy.judge import Judge, judge_of_node
+from tilewright.accuracy.bisect import wrong_pass, wrong_schedule
+from tilewright.accuracy.judge import Judge, judge_of_module, judge_of_node
 from tilewright.accuracy.kernels import Traced
 from tilewright.compiler import Compiled, constant_offsets
-from tilewright.graph.interpreter import Interpreter, Sizes
+from tilewright.graph.interpreter import Interpreter, Sizes, interpret
 from tilewright.graph.node import Module, Node
 from tilewright.graph.ops import Constant
 from tilewright.ir.traverse import evaluate_int
@@ -40,6 +41,7 @@ from tilewright.support.settings import Settings
 from tilewright.target.cpu.groups import named
 from tilewright.target.cpu.llvm import llvm_target
 
+HINT = "a fault of ours: report it with what `tilewright compare MODEL --bisect --bundle FOLDER` writes"
 WISHES = (None, 1, 7, 32)  # values of symbolic sizes, where their ranges allow: typical ones, then these
 
 
@@ -93,8 +95,9 @@ def validate(
         for number, sizes in enumerate(sets_of_sizes(inputs, known, implied)):
             check = Checker(Context(compiled.module, machine, settings), runner, launches, seen, lambda name: stage.advance(1, name))
             arrays = {**draw_inputs(inputs, sizes, hints or {}, seed + number), **fixed}
+            ordered = [np.asarray(array, order="C") for array in arrays.values()]
             try:
-                check.run(compiled.module.main, [np.asarray(array, order="C") for array in arrays.values()], {})
+                check_passes(check.context, compiled, ordered, check.run(compiled.module.main, ordered, {}))
             except VerifyError:
                 raise
             except TilewrightError as error:  # these sizes, or random inputs, break a condition that the model makes
@@ -106,6 +109,24 @@ def validate(
         why = f"{ran}, then random inputs broke what the model asks of them: {refused}; --input gives others"
         return Validation(len(seen), len(launches), reason=why)
     return Validation(len(seen), len(launches), tuple(done))
+
+
+def check_passes(context: Context, compiled: Compiled, inputs: Sequence[Array], results: Sequence[Array]) -> None:
+    """Whether the optimised graph gives, as `results`, what the graph gave before all passes. Raises VerifyError with the pass."""
+    imported = compiled.imported
+    if imported is None:
+        return
+    judge = judge_of_module(imported, inputs, interpret(imported, inputs), context.settings.precision == "bf16")
+    wrong = next(((name, v) for name, v in zip(imported.output_names, judge(results), strict=True) if not v.ok), None)
+    if wrong is not None:
+        name, verdict = wrong
+        culprit = wrong_pass(imported, context.machine, context.settings, compiled, inputs, results, None)
+        raise VerifyError(
+            "the optimised graph does not compute what the model says",
+            where=f"output '{name}'",
+            why=f"{verdict.wrong}, relative error {verdict.error.relative:.2g}\n{culprit}",
+            hint=HINT,
+        )
 
 
 def runs_here(machine: Machine) -> bool:
@@ -211,5 +232,5 @@ def refusal(
         f"the kernel {launch.kernel.name} does not compute what the model says",
         where=named(node),
         why="\n".join(why),
-        hint="a fault of ours: report it with what `tilewright compare MODEL --bisect --bundle FOLDER` writes",
+        hint=HINT,
     )
