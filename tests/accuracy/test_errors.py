@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from tilewright.accuracy.errors import APART, error_of, is_large, tolerance_of
+from tilewright.accuracy.errors import APART, BLOCK, error_of, is_large, tolerance_of
 
 
 def test_figures_of_a_small_difference() -> None:
@@ -57,6 +58,26 @@ def test_a_tolerance_is_a_number_of_units_in_the_last_place() -> None:
     error = error_of(np.asarray([1.002]), np.asarray([1.0]))
     assert is_large(error, np.dtype(np.float32))
     assert not is_large(error, np.dtype(np.float16))
+
+
+def test_large_tensors_are_compared_piece_by_piece() -> None:
+    expected = np.random.default_rng(0).standard_normal(3 * BLOCK + 5).astype(np.float32)
+    expected[:2] = np.inf, np.nan
+    found = expected * np.float32(1.25)
+    expected[7], found[7] = 8.0, 8.0
+    found[-1] = expected[-1] = 4.0
+    found[-2], expected[-2] = 9.0, 5.0
+    error = error_of(found, expected)
+    a, b = found[2:].astype(np.float64), expected[2:].astype(np.float64)
+    assert (error.absolute, error.relative) == (4.0, 0.5)
+    assert error.cosine == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+    assert error.ulps == 2.0**23
+    found[-3] = np.nan
+    assert error_of(found, expected) == APART
+    tracemalloc.start()
+    error_of(expected, expected)
+    assert tracemalloc.get_traced_memory()[1] < expected.nbytes * 5
+    tracemalloc.stop()
 
 
 def test_nothing_does_not_differ_from_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ APART = Error(math.inf, math.inf, math.inf, 0.0)
 # narrow floats few, since sums are not made in them; integers, booleans, and floats of eight bits must be equal.
 ULPS = {"float32": 64.0, "complex64": 64.0, "float64": 64.0, "complex128": 64.0, "float16": 4.0, "bfloat16": 4.0}
 BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "complex64": 23, "float64": 52, "complex128": 52}  # of the fraction
+BLOCK = 1 << 18  # elements that are compared at once
 LARGE = 1e-3  # a relative error that people see
 
 
@@ -49,22 +51,32 @@ def error_of(found: Array, expected: Array) -> Error:
         return APART
     if expected.dtype.kind in "OU":
         return Error(0.0, 0.0, 0.0, 1.0) if found.tolist() == expected.tolist() else APART
-    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    worst = greatest = 0.0
+    products = np.zeros(3, np.complex128)  # of both, and of each with itself
     with np.errstate(all="ignore"):
-        a, b = found.astype(wide).reshape(-1), expected.astype(wide).reshape(-1)
-        odd = ~np.isfinite(b)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        if not np.array_equal(odd, ~np.isfinite(a)) or not same[odd].all():
-            return APART
-        a, b = a[~odd], b[~odd]
-        if b.size == 0:
+        for a, b in _blocks(found, expected):
+            odd = ~np.isfinite(b)
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            if not np.array_equal(odd, ~np.isfinite(a)) or not same[odd].all():
+                return APART
+            a, b = a[~odd], b[~odd]
+            worst = max(worst, float(np.abs(a - b).max(initial=0.0)))
+            greatest = max(greatest, float(np.abs(b).max(initial=0.0)))
+            products += np.vdot(a, b), np.vdot(a, a), np.vdot(b, b)
+        if worst == 0.0:
             return Error(0.0, 0.0, 0.0, 1.0)
-        difference = np.abs(a - b)
-        worst, greatest = float(difference.max()), float(np.abs(b).max())
-        lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
-        cosine = float(np.abs(np.vdot(a, b)) / lengths) if lengths else float(worst == 0.0)
-        relative = worst / greatest if greatest else (0.0 if worst == 0.0 else math.inf)
-        return Error(worst, relative, _ulps(difference, np.abs(b), greatest, expected.dtype), min(cosine, 1.0))
+        lengths = math.sqrt(products[1].real) * math.sqrt(products[2].real)
+        cosine = float(np.abs(products[0]) / lengths) if lengths else 0.0
+        ulps = max(_ulps(a, b, greatest, expected.dtype) for a, b in _blocks(found, expected))
+    return Error(worst, worst / greatest if greatest else math.inf, ulps, min(cosine, 1.0))
+
+
+def _blocks(found: Array, expected: Array) -> Iterator[tuple[Array, Array]]:
+    """Both in pieces, in the widest dtype of their kind: whole ones would take several times the memory of what is compared."""
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    a, b = found.reshape(-1), expected.reshape(-1)
+    for start in range(0, b.size, BLOCK):
+        yield a[start : start + BLOCK].astype(wide), b[start : start + BLOCK].astype(wide)
 
 
 def share_beyond(found: Array, expected: Array, tolerance: float) -> float:
@@ -78,8 +90,9 @@ def share_beyond(found: Array, expected: Array, tolerance: float) -> float:
     return float(np.mean(~near)) if near.size else 0.0
 
 
-def _ulps(difference: Array, magnitude: Array, greatest: float, dtype: np.dtype[Any]) -> float:
-    kept = magnitude >= greatest * SMALL
+def _ulps(found: Array, expected: Array, greatest: float, dtype: np.dtype[Any]) -> float:
+    difference, magnitude = np.abs(found - expected), np.abs(expected)
+    kept = (magnitude >= greatest * SMALL) & np.isfinite(magnitude)
     if dtype.kind in "biu":
         return float(difference.max())
     unit = np.exp2(np.floor(np.log2(np.maximum(magnitude[kept], np.finfo(np.float64).tiny))) - BITS.get(dtype.name, 3))
