@@ -128,6 +128,16 @@ def test_what_jumps_is_known_after_a_run() -> None:
         assert ours._memory.jumps is jumps
 
 
+def test_overflow_is_a_jump_that_needs_no_operator() -> None:
+    """exp(x / 3) is just below the greatest number, by more than errors of ordinary size make."""
+    x = np.full(10, 3 * (np.log(np.finfo(np.float32).max) - 4e-5)).astype(np.float32)
+    ours = judge(module("exp", count=10), x)
+    assert np.isfinite(ours.base[0]).all()
+    assert ours([np.full(10, np.inf, np.float32)])[0].rounding
+    assert not ours._memory.jumps
+    assert not judge(module("exp", count=10), x - 1)([np.full(10, np.inf, np.float32)])[0].ok
+
+
 def test_operators_that_round_are_run_once_by_later_noisy_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     original = Unary.reference

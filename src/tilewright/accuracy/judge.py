@@ -85,15 +85,19 @@ class Judge:
                 said = {i: self._wrong(i, found[i], against[i]) for i in wrong}
                 wrong = {i: text for i, (text, _, _) in said.items() if text}
                 left = sum(count for _, count, _ in said.values())
-                if not self._memory.jumps and (
-                    self._runs >= ORDINARY or (self._runs >= SURE and all(excess > FAR for text, _, excess in said.values() if text))
-                ):
+                if not self._memory.jumps and self._settled([excess for text, _, excess in said.values() if text]):
                     return wrong
                 idle = idle + 1 if left >= least and self._runs >= ORDINARY else 0
                 least = min(least, left)
                 if not wrong or (idle >= PATIENCE and least > FEW) or self._runs == len(NOISES):
                     return wrong
             self._run()
+
+    def _settled(self, amounts: Sequence[float]) -> bool:
+        """Whether no more runs can explain results that are wrong by so many times what is allowed, where no operator jumps. Infinities and
+        NaNs jump by themselves."""
+        enough = self._runs >= ORDINARY or (self._runs >= SURE and all(amount > FAR for amount in amounts))
+        return enough and not any(map(math.isnan, amounts))
 
     def _run(self) -> None:
         """One more noisy run."""

@@ -333,13 +333,15 @@ def apart(got: Array, expected: Expected) -> Array:
 
 
 def excess(got: Array, expected: Expected) -> float:
-    """How many times what is allowed wrong elements are off at most; infinite for integers, and for numbers that should be none."""
+    """How many times what is allowed wrong elements are off at most; infinite for integers, NaN where some are no finite numbers."""
     if not is_float(expected.value):
         return math.inf
     wrong = apart(got, expected)
+    a, b = got[wrong].astype(np.float64), expected.value[wrong].astype(np.float64)
+    if not np.isfinite(a).all() or not np.isfinite(b).all():
+        return math.nan
     with np.errstate(all="ignore"):
-        off = np.abs(got.astype(np.float64) - expected.value.astype(np.float64)) / expected.allowed
-    return float(np.nan_to_num(off[wrong], nan=np.inf).max(initial=0.0))
+        return float((np.abs(a - b) / expected.allowed[wrong]).max(initial=0.0))
 
 
 def disagreement(got: Array, expected: Expected) -> str | None:
