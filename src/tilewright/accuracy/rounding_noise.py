@@ -113,7 +113,7 @@ SMOOTH = (
     Fused,
 )  # fmt: skip
 JUMPING_FUNCTIONS = frozenset([
-    "sign", "floor", "ceil", "round", "trunc", "isnan", "isinf", "floordiv", "floormod", "fmod", "equal", "not_equal", "less", "less_equal",
+    "sign", "floor", "ceil", "round", "trunc", "floordiv", "floormod", "fmod", "equal", "not_equal", "less", "less_equal",
     "greater", "greater_equal", "atan2",
 ])  # fmt: skip
 
