@@ -34,10 +34,10 @@ from tilewright.graph.ops import (
     Transpose,
     Unary,
 )
-from tilewright.graph.shapes import dims_equal
+from tilewright.graph.shapes import canonical, dims_equal
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, ExprLike, as_expr, const, size
+from tilewright.ir.expr import Expr, ExprLike, as_expr, const, maximum, size
 from tilewright.ir.types import TensorType, as_shape, static_shape
 from tilewright.support.errors import ModelError, UnsupportedOperatorError
 
@@ -48,6 +48,7 @@ Importer: TypeAlias = "Callable[[NodeContext], Value | Sequence[Value | None]]"
 Table: TypeAlias = dict[tuple[str, str], Importer]  # (domain, operator) -> importer; "" is ai.onnx
 
 MOST_AXES = 64  # of a tensor; NumPy, too, stops there
+FARTHEST = 1 << 40  # no axis is as long
 
 
 @dataclass(slots=True)
@@ -284,9 +285,10 @@ class NodeContext:
         """What a float tensor computed from sizes holds, as quotients (`graph.ratios.Ratio`); None when it is known only at run time."""
         return self.state.contents.ratios(value)
 
-    def as_size(self, value: Value, name: str = "", lo: int | None = 0, hi: int | None = None) -> Expr:
+    def as_size(self, value: Value, name: str = "", lo: int | None = 0, hi: int | None = None, position: bool = False) -> Expr:
         """The number in a one-element tensor (floats are cut off) as an expression; a size from `lo` to `hi` is bound at run time when it
-        is not known."""
+        is not known. A `position`, whose distance from an axis does not matter once it is beyond either end, is bound as one that is not
+        farther than FARTHEST, so that sums and products with it do not overflow: models write the largest int64 for "to the end"."""
         known = self.state.contents.scalar(value)
         if known is not None:
             return known
@@ -294,6 +296,8 @@ class NodeContext:
         known = self.state.contents.scalar(scalar)
         if known is not None:
             return known
+        if position:
+            scalar = self.binary("min", self.binary("max", scalar, -FARTHEST), FARTHEST)
         bound = self.state.fresh_size(name or (self.node.output[0] if self.node.output else self.op_type), lo, hi)
         self.emit(BindSize(bound), scalar)
         one = np.empty((1,) * value.type.rank, object)
@@ -304,8 +308,12 @@ class NodeContext:
         self.state.contents.known[scalar] = flat
         return bound
 
-    def as_sizes(self, value: Value, name: str = "", lo: int | None = 0, hi: int | None = None) -> tuple[Expr, ...]:
-        """The numbers in a rank-1 integer tensor as expressions; those not known are bound at run time."""
+    def as_positions(self, value: Value, name: str = "") -> tuple[Expr, ...]:
+        """The numbers in a rank-1 integer tensor as `as_size` gives positions, of any sign."""
+        return self.as_sizes(value, name, lo=None, position=True)
+
+    def as_sizes(self, value: Value, name: str = "", lo: int | None = 0, hi: int | None = None, position: bool = False) -> tuple[Expr, ...]:
+        """The numbers in a rank-1 integer tensor as expressions; those not known are bound at run time, as `as_size` does."""
         self._expect_integers(value)
         known = self.contents(value)
         if known is not None:
@@ -320,7 +328,7 @@ class NodeContext:
         found = []
         for i in range(int(count.value)):
             element = self._element(value, i)
-            found.append(self.as_size(element, f"{name or self.node.output[0]}_{i}", lo, hi))
+            found.append(self.as_size(element, f"{name or self.node.output[0]}_{i}", lo, hi, position))
         return tuple(found)
 
     def integers_of(self, index: int) -> list[int] | None:
@@ -399,6 +407,17 @@ class NodeContext:
         if axis >= value.type.rank:
             raise ModelError(f"{self.op_type}: an input is {value.type!r}", where=self.where, why=f"it must have more than {axis} axes")
         return self.refine(value, [*value.shape[:axis], dim, *value.shape[axis + 1 :]])
+
+    def at_least(self, value: Value, axis: int, least: Expr) -> Value:
+        """`value` with the dim of one axis asserted to be `least` or more (checked at run time where not provable)."""
+        dim = value.shape[axis]
+        enough = canonical(maximum(dim, least))
+        if dims_equal(enough, dim):
+            return value
+        if enough.is_const and dim.is_const:
+            what = f"{self.op_type}: axis {axis} has {dim!r} elements, {least!r} are asked for"
+            raise ModelError(what, where=self.where)
+        return self.one(RefineShape((*value.shape[:axis], enough, *value.shape[axis + 1 :])), value)
 
 
 def evaluated(value: Value) -> Array | None:

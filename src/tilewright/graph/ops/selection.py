@@ -72,7 +72,8 @@ class NonZeroIndices(Operator):
 class Unique(Operator):
     """(x[n, m]) -> (first int64 [n], inverse int64 [n], counts int64 [n], int64 count) of the distinct rows of x. Entry g of `first` is the
     index of the first row of group g, of `counts` the number of its rows; both are 0 from `count` on. `inverse` is the group of each
-    row. Groups are in the lexicographic order of their rows when `ordered`, else in the order of first occurrence. O(n m log n)."""
+    row. Groups are in the lexicographic order of their rows when `ordered`, else in the order of first occurrence. NaNs are equal and after
+    all numbers, as in NumPy. O(n m log n)."""
 
     name: ClassVar[str] = "unique"
     ordered: bool
@@ -90,7 +91,7 @@ class Unique(Operator):
         n = x.shape[0]
         numbers: dict[tuple[object, ...], list[int]] = {}
         for i in range(n):
-            numbers.setdefault(tuple(x[i].tolist()), []).append(i)
+            numbers.setdefault(tuple((v != v, 0 if v != v else v) for v in x[i].tolist()), []).append(i)
         groups = [numbers[key] for key in sorted(numbers)] if self.ordered else list(numbers.values())
         first, inverse, counts = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
         for g, rows in enumerate(groups):
@@ -114,6 +115,10 @@ class Unique(Operator):
                         before, after = logical_and(logical_not(p), q), logical_and(p, logical_not(q))
                     else:
                         before, after = less(p, q), less(q, p)
+                        if p.dtype.is_float:
+                            nan, other = not_equal(p, p), not_equal(q, q)
+                            before = logical_or(before, logical_and(other, logical_not(nan)))
+                            after = logical_or(after, logical_and(nan, logical_not(other)))
                     with s.when(before):
                         s.store(sign, (), -1)
                     with s.when(after):
@@ -184,7 +189,7 @@ def nonzero(g: GraphBuilder, x: Value, fresh: FreshSize, name: str = "nonzero") 
 
 
 def compress(g: GraphBuilder, x: Value, condition: Value, axis: int | None, fresh: FreshSize, name: str = "compress") -> Value:
-    """The slices of x along `axis` (elements of x flattened: None) where the bool vector `condition` holds."""
+    """The slices of x along `axis` (elements of x flattened: None) where the bool vector `condition` holds, which is not longer."""
     flat = g.one(Reshape((x.type.count,)), x) if axis is None else x
     positions = nonzero(g, condition, fresh, name)
     return g.one(Gather(axis or 0), flat, g.one(Reshape(positions.shape[1:]), positions))

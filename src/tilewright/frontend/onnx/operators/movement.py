@@ -116,7 +116,7 @@ def expand(ctx: NodeContext) -> Value:
     if ctx.contents(target) is None and not isinstance(target.op, Concat) and target.shape[0].is_const:
         rank = int(target.shape[0].value)
         own = [*[const(1)] * (rank - x.type.rank), *x.shape][-rank:] if rank else []
-        target = ctx.binary("max", target, ctx.size_tensor(own))
+        target = ctx.select(ctx.binary("equal", target, 1), ctx.size_tensor(own), target)
     return expand_to(ctx, x, ctx.as_sizes(target))
 
 
@@ -183,6 +183,10 @@ def split(ctx: NodeContext) -> list[Value]:
     starts = [const(0)]
     for size in sizes:
         starts.append(canonical(starts[-1] + size))
+    total, dim = starts[-1], x.shape[axis]
+    if total.is_const and dim.is_const and total is not dim:
+        raise ModelError(f"Split has sizes of {total!r} in all for an axis of {dim!r}", where=ctx.where)
+    x = ctx.refine_axis(x, axis, total)
     return [ctx.slice_axis(x, axis, start, size) for start, size in zip(starts, sizes, strict=False)]
 
 
@@ -196,7 +200,7 @@ def slice_(ctx: NodeContext) -> Value:
         axes: Sequence[int] = ctx.attribute("axes") or range(len(starts))
         steps = [1] * len(starts)
     else:
-        starts, ends = list(ctx.as_sizes(ctx.input(1), lo=None)), list(ctx.as_sizes(ctx.input(2), lo=None))
+        starts, ends = list(ctx.as_positions(ctx.input(1))), list(ctx.as_positions(ctx.input(2)))
         known_axes, known_steps = ctx.integers_of(3), ctx.integers_of(4)
         if (ctx.has(3) and known_axes is None) or (ctx.has(4) and known_steps is None):
             return _slice_open(ctx, x, starts, ends)
@@ -228,8 +232,9 @@ def _slice_open(ctx: NodeContext, x: Value, starts: Sequence[Expr], ends: Sequen
     steps, sizes = [const(1)] * len(axes), [const(1)] * len(axes)
     if ctx.has(4):
         name = f"{ctx.node.output[0]}_step"
-        steps = list(ctx.as_sizes(ctx.input(4), name, lo=None))
-        sizes = list(ctx.as_sizes(ctx.unary("abs", ctx.input(4)), f"{name}_size", lo=1))
+        given = ctx.binary("max", ctx.input(4), -int(np.iinfo(ctx.input(4).type.dtype.numpy).max))  # whose magnitude there is
+        steps = list(ctx.as_positions(given, name))
+        sizes = list(ctx.as_sizes(ctx.unary("abs", given), f"{name}_size", lo=1, position=True))
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ModelError("Slice has different numbers of starts, ends, axes and steps", where=ctx.where)
     for i, (mark, dim) in enumerate(zip(chosen(axes, rank), x.shape, strict=True)):

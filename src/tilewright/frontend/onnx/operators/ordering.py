@@ -31,7 +31,7 @@ def top_k(ctx: NodeContext) -> Sequence[Value]:
     x = ctx.input(0)
     axis = ctx.axis(ctx.attribute("axis", -1), x.type.rank)
     k = const(ctx.require("k")) if ctx.version < 10 else ctx.as_size(ctx.input(1), f"{ctx.node.output[0]}_k")
-    return ctx.emit(TopK(canonical(k), axis, bool(ctx.attribute("largest", 1))), x)
+    return ctx.emit(TopK(canonical(k), axis, bool(ctx.attribute("largest", 1))), ctx.at_least(x, axis, k))
 
 
 def unique_elements(ctx: NodeContext) -> Sequence[Value]:
@@ -54,9 +54,13 @@ def non_zero(ctx: NodeContext) -> Value:
 
 
 def compressed(ctx: NodeContext) -> Value:
-    x, axis = ctx.input(0), ctx.attribute("axis")
-    at = None if axis is None else ctx.axis(axis, x.type.rank)
-    return compress(ctx.g, x, ctx.input(1), at, ctx.state.fresh_size, f"{ctx.node.output[0]}_count")
+    """The condition may be shorter than the axis, not longer."""
+    x, condition, axis = ctx.input(0), ctx.input(1), ctx.attribute("axis")
+    if axis is None:
+        x, at = ctx.reshape(x, (x.type.count,)), 0
+    else:
+        at = ctx.axis(axis, x.type.rank)
+    return compress(ctx.g, ctx.at_least(x, at, condition.shape[0]), condition, at, ctx.state.fresh_size, f"{ctx.node.output[0]}_count")
 
 
 def suppression(ctx: NodeContext) -> Value:

@@ -67,7 +67,11 @@ def _range_length(ctx: NodeContext, start: Value, limit: Value, delta: Value) ->
         minus = ctx.binary("floordiv", ctx.binary("sub", start, limit), delta)
         steps = ctx.unary("neg", ctx.cast(minus, dtypes.int64))
     length = ctx.state.fresh_size(f"{ctx.node.output[0]}_length")
-    ctx.emit(BindSize(length), ctx.binary("max", steps, 0))
+    steps = ctx.binary("max", steps, 0)
+    if ctx.constant_of(2) is None:  # a step of 0 or NaN has no length, which is what the size is checked for
+        moves = ctx.binary("or", ctx.binary("less", delta, 0), ctx.binary("greater", delta, 0))
+        steps = ctx.select(moves, steps, ctx.scalar_like(-1, steps))
+    ctx.emit(BindSize(length), steps)
     return length
 
 

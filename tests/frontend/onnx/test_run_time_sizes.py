@@ -1,0 +1,107 @@
+"""Sizes and positions that a model computes: what fits runs, at the ends of int64 too; what does not is refused by the node's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.frontend.onnx.models import parse, run
+from tilewright.runtime.executable import Executable
+from tilewright.support.errors import ModelError, ShapeError
+
+F32, I64 = np.float32, np.int64
+LARGEST, SMALLEST = np.iinfo(I64).max, np.iinfo(I64).min
+TOP_K = "g (float[n, m] x, int64[1] k) => (float[n, a] y) { y, i = TopK(x, k) }"
+COMPRESS = "g (float[n, m] x, bool[k] c) => (float[p, m] y) { y = Compress<axis = 0>(x, c) }"
+FLAT_COMPRESS = "g (float[n, m] x, bool[k] c) => (float[p] y) { y = Compress(x, c) }"
+EXPAND = "g (float[n, 1] x, int64[2] s) => (float[a, b] y) { y = Expand(x, s) }"
+SPLIT = "g (float[n, m] x, int64[2] s) => (float[a, m] y, float[b, m] z) { y, z = Split(x, s) }"
+RANGE = "g (int64 a, int64 b, int64 d) => (int64[n] y) { y = Range(a, b, d) }"
+FLOAT_RANGE = "g (float a, float b, float d) => (float[n] y) { y = Range(a, b, d) }"
+
+
+def compiled(text: str) -> Executable:
+    exe = tw.compile(parse(text), progress="none", opt_level=1)
+    assert isinstance(exe, Executable)
+    return exe
+
+
+def matrix(*shape: int) -> Any:
+    return np.arange(np.prod(shape), dtype=F32).reshape(shape)
+
+
+@pytest.mark.parametrize(
+    ("text", "fitting", "others"),
+    [
+        (TOP_K, [[matrix(2, 3), np.array([3])], [matrix(2, 3), np.array([0])]], [[matrix(2, 3), np.array([4])]]),
+        (COMPRESS, [[matrix(3, 2), np.ones(2, bool)]], [[matrix(3, 2), np.ones(4, bool)]]),
+        (FLAT_COMPRESS, [[matrix(3, 2), np.ones(6, bool)]], [[matrix(3, 2), np.ones(7, bool)]]),
+        (
+            EXPAND,
+            [[matrix(3, 1), np.array([1, 4])], [matrix(3, 1), np.array([3, 0])]],
+            [[matrix(3, 1), np.array(s)] for s in ([2, 4], [-3, 4])],
+        ),
+        (SPLIT, [[matrix(5, 2), np.array([2, 3])]], [[matrix(5, 2), np.array(s)] for s in ([4, 4], [2, 2])]),
+        (RANGE, [[I64(9), I64(0), I64(-4)]], [[I64(0), I64(9), I64(0)]]),
+        (FLOAT_RANGE, [[F32(9), F32(0), F32(-4)]], [[F32(0), F32(9), F32(step)] for step in (0, np.nan)]),
+    ],
+    ids=["top_k", "compress", "flat_compress", "expand", "split", "range", "float_range"],
+)
+def test_sizes_that_do_not_fit_are_refused(text: str, fitting: list[list[Any]], others: list[list[Any]]) -> None:
+    model, exe = parse(text), compiled(text)
+    names = [entry.name for entry in model.graph.input]
+    for inputs in fitting:
+        arrays = [np.asarray(value) for value in inputs]
+        for result, wanted in zip(
+            exe.run(dict(zip(names, arrays, strict=True))).values(), run(model, dict(zip(names, arrays, strict=True))), strict=True
+        ):
+            np.testing.assert_array_equal(result, wanted)
+    for inputs in others:
+        with pytest.raises(ShapeError, match="node 'y'"):
+            exe(*[np.asarray(value) for value in inputs])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[5] x) => (float[a] y, float[b] z) { s = Constant<value_ints = [2, 2]>() \n y, z = Split(x, s) }",
+        "g (float[3] x) => (float[5] y) { k = Constant<value_ints = [5]>() \n y, i = TopK(x, k) }",
+        "g (float[3] x, bool[5] c) => (float[p] y) { y = Compress<axis = 0>(x, c) }",
+    ],
+)
+def test_known_sizes_that_do_not_fit_are_refused_when_compiling(text: str) -> None:
+    with pytest.raises(ModelError, match="axis") as caught:
+        tw.compile(parse(text), progress="none")
+    assert "node 'y'" in str(caught.value)
+
+
+@pytest.mark.parametrize("bounds", [(0, LARGEST), (SMALLEST, LARGEST), (LARGEST, SMALLEST), (-3, LARGEST), (2, 4)])
+def test_ends_of_a_slice_at_the_ends_of_int64(bounds: tuple[int, int]) -> None:
+    exe = compiled("""g (float[n, m] x, int64[1] s, int64[1] e) => (float[a, m] y) {
+        axis = Constant<value_ints = [0]>() \n y = Slice(x, s, e, axis) }""")
+    x = matrix(10, 3)
+    np.testing.assert_array_equal(exe(x, *[np.array([at]) for at in bounds]), x[bounds[0] : bounds[1]])
+
+
+@pytest.mark.parametrize(
+    "bounds", [(0, LARGEST, 3), (SMALLEST, LARGEST, 2), (LARGEST, SMALLEST, -1), (9, SMALLEST, SMALLEST), (0, 5, LARGEST)]
+)
+def test_steps_of_a_slice_at_the_ends_of_int64(bounds: tuple[int, int, int]) -> None:
+    exe = compiled("""g (float[n, m] x, int64[1] s, int64[1] e, int64[1] t) => (float[a, m] y) {
+        axis = Constant<value_ints = [0]>() \n y = Slice(x, s, e, axis, t) }""")
+    x = matrix(10, 3)
+    np.testing.assert_array_equal(exe(x, *[np.array([at]) for at in bounds]), x[bounds[0] : bounds[1] : bounds[2]])
+
+
+def test_distinct_elements_with_nans() -> None:
+    x = np.array([1, np.nan, 2, np.nan, 1, 0], F32)
+    text = "g (float[n] x) => (float[u] y, int64[u] f, int64[n] v, int64[u] c) { y, f, v, c = Unique(x) }"
+    results = compiled(text)(x)
+    for result, wanted, reference in zip(
+        results, np.unique(x, return_index=True, return_inverse=True, return_counts=True), run(parse(text), {"x": x}), strict=True
+    ):
+        np.testing.assert_array_equal(result, wanted)
+        np.testing.assert_array_equal(reference, wanted)
