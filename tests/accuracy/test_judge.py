@@ -120,6 +120,23 @@ def test_no_more_runs_are_made_than_it_takes() -> None:
     assert runs == [1.0] * ORDINARY + [8.0] * (PATIENCE - 1)
 
 
+def test_a_factor_on_everything_shows_in_the_mean() -> None:
+    """Each element is within what is allowed of it."""
+
+    def again(noisy: NoisyInterpreter) -> list[np.ndarray]:
+        return [y * (1 + noisy.rng.uniform(-1e-4, 1e-4, y.shape).astype(np.float32))]
+
+    y = np.linspace(1, 2, 1000, dtype=np.float32)
+    assert Judge([y], again)([y * np.float32(1 + 3e-4)])[0].rounding
+    wrong = y * np.float32(1 + 1e-3)
+    ours = Judge([y], again)
+    (verdict,) = ours([wrong])
+    assert "on average" in verdict.wrong
+    assert ours._runs == ORDINARY
+    ours._memory.jumps = True  # a jump of one element says nothing of the others
+    assert ours([wrong])[0].rounding
+
+
 def test_what_jumps_is_known_after_a_run() -> None:
     x = np.linspace(1, 2, 100, dtype=np.float32)
     for functions, jumps in (["exp", "tanh"], False), (["exp", "floor"], True):

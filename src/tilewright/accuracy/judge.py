@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tilewright.accuracy.errors import Error, error_of, tolerance_of
-from tilewright.accuracy.rounding_noise import Memory, NoisyInterpreter, Spread, apart, disagreement, excess
+from tilewright.accuracy.rounding_noise import Expected, Memory, NoisyInterpreter, Spread, apart, disagreement, excess, is_float
 from tilewright.graph.node import Module, Node
 from tilewright.ir.expr import Expr
 from tilewright.runtime.specs import Array
@@ -26,6 +26,7 @@ from tilewright.support.errors import TilewrightError
 ORDINARY = 5
 NOISES = (*(1.0,) * ORDINARY, *(8.0,) * 16)  # scales of the errors of noisy runs
 PATIENCE, FEW = 4, 8  # so many runs in a row that explain nothing are the last where more than a few elements are left
+MEAN = 6.0  # times what noisy runs move a result by on average it may be off on average, where nothing jumps; right ones stay below 1
 SURE, FAR = 2, 100.0  # where nothing jumps, a result that so many runs allow less than a hundredth of is wrong
 
 # The reference once more, with an interpreter that adds errors.
@@ -93,6 +94,17 @@ class Judge:
                     return wrong
             self._run()
 
+    def _wrong_on_average(self, number: int, found: Array, expected: Expected) -> tuple[str, int, float]:
+        """`_wrong` for a result of which each element is within what is allowed. One element in many may by chance be moved little by all
+        noisy runs, and so much is allowed of each; their mean leaves nothing to chance, and a small factor on everything shows in it."""
+        spread = self._spreads[number]
+        if self._memory.jumps or not is_float(expected.value) or not (expected.compared & expected.finite).all():
+            return "", 0, 0.0
+        off, moved = mean_square(found.astype(np.float64) - expected.value.astype(np.float64)), mean_square(spread.far)
+        if not np.isfinite(off) or off <= MEAN * moved:
+            return "", 0, 0.0
+        return f"is off by {off:.2g} on average, rounding errors by {moved:.2g}", found.size, off / (MEAN * moved) if moved else math.inf
+
     def _settled(self, amounts: Sequence[float]) -> bool:
         """Whether no more runs can explain results that are wrong by so many times what is allowed, where no operator jumps. Infinities and
         NaNs jump by themselves."""
@@ -123,10 +135,16 @@ class Judge:
         expected = replace(expected, value=against)
         said = disagreement(found, expected)
         if said is None:
-            return "", 0, 0.0
+            return self._wrong_on_average(number, found, expected)
         if found.shape != against.shape or found.dtype != against.dtype:
             return said, max(found.size, 1), math.inf
         return said, int(np.count_nonzero(apart(found, expected))), excess(found, expected)
+
+
+def mean_square(x: Array) -> float:
+    """The root of the mean of squares, of numbers of any size."""
+    greatest = float(np.abs(x).max(initial=0.0))
+    return greatest * float(np.sqrt(np.mean(np.square(x / greatest)))) if greatest else 0.0
 
 
 def within_tolerance(found: Sequence[Array], against: Sequence[Array], tolerance: float | None = None) -> list[Verdict]:
