@@ -64,9 +64,11 @@ def find_culprit(
     found: Sequence[Array],
     tolerance: float | None,
 ) -> Culprit:
-    """What makes the compiled model wrong on these inputs. found: the outputs that it gives."""
-    alone: list[str] = []
+    """What makes the compiled model wrong on these inputs: the first thing in order of execution, since kernels behind memory that was
+    given away too soon are given anything. found: the outputs that it gives."""
     for each in traced:
+        if each.overwritten:
+            return wrong_plan(compiled, f"{each.name}: {each.overwritten}")
         if each.group is None or not each.found:
             continue
         try:
@@ -74,12 +76,8 @@ def find_culprit(
                 return wrong_schedule(each, machine, settings, tolerance)
         except TilewrightError as error:  # a size of a loop that no operand shows
             return Culprit("kernel", each.name, f"{wrong_of(each)}; it cannot be compiled alone: {error.what}")
-        alone.append(each.name)
-    overwritten = next((f"{each.name}: {each.overwritten}" for each in traced if each.overwritten), "")
-    if not alone and not overwritten:
-        return wrong_pass(imported, machine, settings, compiled, inputs, found, tolerance)
-    about = overwritten or f"{alone[0]} is right when it runs alone: its operands, results and working memory lie on each other"
-    return wrong_plan(compiled, about)
+        return wrong_plan(compiled, f"{each.name} is right when it runs alone: its operands, results and working memory lie on each other")
+    return wrong_pass(imported, machine, settings, compiled, inputs, found, tolerance)
 
 
 def wrong_plan(compiled: Compiled, about: str) -> Culprit:
