@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tilewright import api
 from tilewright.frontend.onnx.importer import DimRange
-from tilewright.support.errors import MemoryLimitError, SettingsError
+from tilewright.support.errors import MemoryLimitError, SettingsError, TargetError
 from tilewright.support.settings import Settings
 
 
@@ -45,6 +45,15 @@ def test_dims_as_users_write_them(value: Any, wanted: Any) -> None:
 def test_dims_that_make_no_sense(value: Any) -> None:
     with pytest.raises(SettingsError, match="dim 'n'"):
         api.dim_range("n", value)
+
+
+def test_arguments_of_other_kinds_are_explained(product: Path) -> None:
+    wrong: Any = [("x", 3)]
+    with pytest.raises(SettingsError, match="not a mapping of dims by name"):
+        api.compile(product, dims=wrong, progress="none")
+    number: Any = 3
+    with pytest.raises(TargetError, match="is no text"):
+        api.compile(product, target=number, progress="none")
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ from tilewright.support.errors import (
     ModelError,
     ScheduleError,
     SettingsError,
+    TargetError,
     TilewrightError,
     UnsupportedOperatorError,
 )
@@ -112,6 +113,9 @@ def make_artifact(
     """What `compile` compiles, not loaded: it may be for another machine. Raises as `compile` does."""
     given = read_schedule(schedule, settings)
     machine = target_machine(target)
+    if dims is not None and not isinstance(dims, Mapping):
+        what = f"dims is a {type(dims).__name__}, not a mapping of dims by name"
+        raise SettingsError(what, hint='dims={"batch": (1, 64), "seq": "8..512:8"}')
     ranges = {name: dim_range(name, value) for name, value in (dims or {}).items()}
     cache = open_cache(settings)
     if verify_inputs and not settings.verify:
@@ -267,6 +271,8 @@ def described(loaded: LoadedModel) -> dict[str, Any]:
 
 def target_machine(target: str) -> Machine:
     """The machine that a target string means. Raises TargetError."""
+    if not isinstance(target, str):
+        raise TargetError(f"the target {target!r} is no text", hint="write cpu for the machine at hand")
     return resolve_target(parse_target(target), detect_host)
 
 
@@ -282,7 +288,7 @@ def dim_range(name: str, value: Any) -> DimRange | int:
         raise SettingsError(f"dim '{name}': {value!r} is not understood", hint=hint)
     if not isinstance(value, str):
         if not 0 <= value <= LARGEST_DIM:
-            raise SettingsError(f"dim '{name}' cannot be {value}")
+            raise SettingsError(f"dim '{name}' cannot be {value}", why=f"sizes are from 0 to {LARGEST_DIM:,}")
         return int(value)
     text = value
     bounds, _, multiple = text.partition(":")
@@ -294,7 +300,8 @@ def dim_range(name: str, value: Any) -> DimRange | int:
     except ValueError:
         raise SettingsError(f"dim '{name}': {value!r} is not understood", hint=hint) from None
     if parsed.lo < 0 or parsed.multiple < 1 or max(parsed.lo, parsed.hi or 0, parsed.multiple) > LARGEST_DIM:
-        raise SettingsError(f"dim '{name}': the range {value!r} is negative or too large")
+        why = f"sizes are from 0 to {LARGEST_DIM:,}, and a multiple is at least 1"
+        raise SettingsError(f"dim '{name}' cannot have the range {value!r}", why=why)
     if parsed.hi is not None and -(-parsed.lo // parsed.multiple) * parsed.multiple > parsed.hi:
         raise SettingsError(f"dim '{name}': the range {value!r} holds no size")
     return parsed

@@ -24,7 +24,7 @@ from tilewright.runtime.artifact import HEADER, Artifact
 from tilewright.runtime.executable import KEPT_ARENAS, Executable
 from tilewright.runtime.host_features import host_platform, platform_of
 from tilewright.runtime.opening import load
-from tilewright.support.errors import ArtifactError, InputError, MemoryLimitError, ShapeError
+from tilewright.support.errors import ArtifactError, InputError, MemoryLimitError, ShapeError, TilewrightError
 
 rng = np.random.default_rng(1)
 
@@ -153,6 +153,8 @@ def test_zero_sized_inputs(one_input: Executable) -> None:
         ((floats(2, 6), floats(6, 8)), {}, "k is 6.*a multiple of 4"),
         (("text", floats(4, 8)), {}, "input 'x0' is a str"),
         ((None, floats(4, 8)), {}, "input 'x0' is a NoneType"),
+        (([[1.0], [2.0, 3.0]], floats(4, 8)), {}, "input 'x0' is a list whose rows differ in length"),
+        ((np.ma.masked_less(floats(2, 4), 9), floats(4, 8)), {}, "input 'x0' has masked elements"),
     ],
 )
 def test_wrong_arguments_are_explained(two_inputs: Executable, args: Any, kwargs: Any, text: str) -> None:
@@ -160,6 +162,14 @@ def test_wrong_arguments_are_explained(two_inputs: Executable, args: Any, kwargs
         two_inputs(*args, **kwargs)
     a, b = floats(2, 4), floats(4, 8)
     np.testing.assert_allclose(two_inputs(a, b)[0], a @ b, rtol=1e-5, atol=1e-5)
+
+
+def test_inputs_may_be_called_as_anything() -> None:
+    vector = f32(3)
+    artifact = compile_graph(module([vector, vector], lambda g, a, b: [g.one(Binary("sub"), a, b)])).artifact
+    names = [{**entry, "name": name} for entry, name in zip(artifact.manifest["inputs"], ("self", "args"), strict=True)]
+    exe = Executable(Artifact({**artifact.manifest, "inputs": names}, artifact.objects, artifact.pool, artifact.weights), 1)
+    np.testing.assert_array_equal(exe(self=np.full(3, 3, np.float32), args=np.ones(3, np.float32)), [2, 2, 2])
 
 
 def test_lists_that_lose_value_are_refused(late: Executable) -> None:
@@ -254,8 +264,10 @@ def test_sizes_of_memory_are_checked(two_inputs: Executable, sizes: dict[str, An
     manifest = {**artifact.manifest, "memory": {**artifact.manifest["memory"], "arena": "n * k * 4"}}
     executable = Executable(Artifact(manifest, artifact.objects, artifact.pool, artifact.weights), 1)
     assert executable.memory(n=2, k=4)["arena"] == 32
-    with pytest.raises(InputError, match="size"):
+    with pytest.raises(InputError, match="size") as caught:
         executable.memory(**sizes)
+    if sizes == {"n": 2}:
+        assert caught.value.hint == "memory(n=2, k=8)"
 
 
 @pytest.mark.parametrize("inputs", [[floats(2, 4)], floats(2, 4), None])
@@ -301,6 +313,22 @@ def test_loading_needs_no_compiler(one_input: Executable, tmp_path: Path) -> Non
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "model.tw")], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_ours(one_input: Executable, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "model.tw"):
+        with pytest.raises(TilewrightError, match="cannot be written"):
+            one_input.save(path)
+
+
+def test_a_header_of_another_version_is_refused(one_input: Executable, tmp_path: Path) -> None:
+    path = tmp_path / "model.tw"
+    one_input.save(path)
+    good = path.read_bytes()
+    path.write_bytes(good[:7] + b"\x02" + good[8:])
+    with pytest.raises(ArtifactError, match="header of version 2"):
+        load(path)
 
 
 def test_damaged_files_are_refused(one_input: Executable, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.runtime.formula import Formula, together
+from tilewright.runtime.formula import Formula, size_name, together
 from tilewright.runtime.specs import Room, SizeSolver, SizeSpec, TensorSpec, small_outputs, solve_sizes
 from tilewright.support.errors import InputError
 
@@ -48,6 +48,16 @@ def test_formulas_together_give_what_each_gives() -> None:
     for n, k in product(range(4), range(4)):
         values = [formula({"n": n, "k": k}) for formula in formulas]
         assert both(k, n) == (tuple(values[:2]), None, tuple(values[2:]))
+
+
+@pytest.mark.parametrize(
+    ("dim", "name"),
+    [("batch", "batch"), ("batch size", "batch_size"), ("2x", "n2x"), ("lambda", "lambda_"), ("None", "None_"),
+     ("max", "max_"), ("n²", "n2"), ("ﬁ", "fi")],
+)  # fmt: skip
+def test_any_dim_has_a_name_in_formulas(dim: str, name: str) -> None:
+    assert size_name(dim) == name
+    assert Formula(f"{name} * 2")({name: 3}) == 6
 
 
 def test_room_refuses_negative_dims_and_leaves_late_outputs_out() -> None:

@@ -16,8 +16,9 @@ import typer
 from tilewright.cli.options import pairs
 from tilewright.runtime.artifact import MAGIC, Artifact
 from tilewright.runtime.artifact import load as load_artifact
-from tilewright.runtime.examples import Example, draw_inputs, size_name, typical_sizes
+from tilewright.runtime.examples import Example, draw_inputs, typical_sizes
 from tilewright.runtime.executable import Executable
+from tilewright.runtime.formula import size_name
 from tilewright.runtime.host.drawing import draw_values
 from tilewright.runtime.host.kinds import ValueSpec
 from tilewright.runtime.opening import Runnable, open_artifact

@@ -22,7 +22,7 @@ import numpy as np
 
 from tilewright.runtime.constants import FORMAT
 from tilewright.support.atomic import atomic_write
-from tilewright.support.errors import ArtifactError
+from tilewright.support.errors import ArtifactError, TilewrightError
 
 MAGIC = b"TILEWRT\x01"
 HEADER = 48
@@ -52,10 +52,14 @@ def _sections(artifact: Artifact) -> list[tuple[str, Bytes]]:
 
 
 def save(artifact: Artifact, path: str | Path) -> None:
-    """Write an artifact; the file appears complete or not at all."""
-    with atomic_write(Path(path), durable=False) as file:
-        for piece in content(artifact):
-            file.write(piece)
+    """Write an artifact; the file appears complete or not at all. Raises TilewrightError when the system refuses."""
+    try:
+        with atomic_write(Path(path), durable=False) as file:
+            for piece in content(artifact):
+                file.write(piece)
+    except OSError as error:
+        hint = "check path, permissions and free space"
+        raise TilewrightError(f"'{path}' cannot be written: {error.strerror}", hint=hint) from None
 
 
 def content(artifact: Artifact) -> Iterator[Bytes]:
@@ -122,6 +126,10 @@ def _manifest(data: memoryview, source: Path) -> tuple[dict[str, Any], int]:
     header = bytes(data[:HEADER])
     if len(header) < HEADER or header[:7] != MAGIC[:7]:
         raise ArtifactError(f"'{source}' is not a Tilewright artifact", hint="compile a model with `tilewright compile`, or give its path")
+    if header[7] != MAGIC[7]:
+        raise ArtifactError(
+            f"'{source}' has a header of version {header[7]}, this version reads {MAGIC[7]}", hint="compile the model again"
+        )
     length = int.from_bytes(header[8:16], "little")
     if length > MAX_MANIFEST or HEADER + length > len(data):
         raise _damaged(source, "the manifest reaches past the end of the file")

@@ -69,12 +69,6 @@ def typical_sizes(specs: Sequence[TensorSpec], sizes: Sequence[SizeSpec]) -> dic
     return {name: nearest(ranges.get(name, SizeSpec(name, 0, None)), BATCH if axis == 0 else OTHER) for name, axis in axes.items()}
 
 
-def size_name(name: str) -> str:
-    """A dim's name as sizes are called: an identifier."""
-    text = "".join(c if c.isalnum() else "_" for c in name)
-    return f"n{text}" if text[:1].isdigit() else text
-
-
 def nearest(size: SizeSpec, wished: int) -> int:
     """The size nearest to `wished` that the range allows; at least 1."""
     low = max(1, size.lo or 0)

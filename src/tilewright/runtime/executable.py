@@ -155,7 +155,7 @@ class Executable:
 
     # ---- running
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Results for positional or named arguments: one array, or a tuple when the model has several outputs."""
         values = self._in_order(self._named(args, kwargs)) if kwargs or len(args) != len(self.inputs) else args
         results = self._invoke(values)
@@ -307,7 +307,7 @@ class Executable:
 
     # ---- about
 
-    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> Profile:
+    def profile(self, /, *args: Any, repeat: int = 20, **kwargs: Any) -> Profile:
         """Run the model `repeat` times on arguments as `__call__` takes them, with a clock around every kernel: where the time goes, and
         how far from the machine's limit. `print` shows it; `to_json`, `chrome_trace` and `html` give it to others."""
         from tilewright.runtime.profile import measure
@@ -332,7 +332,7 @@ class Executable:
     def _signature(self) -> str:
         return "inputs are " + ", ".join(map(repr, self.inputs))
 
-    def memory(self, **sizes: int) -> dict[str, int]:
+    def memory(self, /, **sizes: int) -> dict[str, int]:
         """Bytes that an inference at `sizes` needs: `arena` (planned peak of what lies between inputs and outputs), `outputs` (both without
         those of data-dependent size), `weights`.
         Raises InputError when a size is missing, negative or unknown."""
@@ -347,9 +347,11 @@ class Executable:
                 raise InputError(f"the model has no size '{name}'", why=about)
             if not isinstance(value, (int, np.integer)) or value < 0:
                 raise InputError(f"the size {name} cannot be {value!r}", why="sizes are integers from 0 up")
-        missing = [name for name in (*self._arena_bytes.names, *self._output_bytes.names) if name not in sizes]
+        needed = dict.fromkeys((*self._arena_bytes.names, *self._output_bytes.names))
+        missing = [name for name in needed if name not in sizes]
         if missing:
-            raise InputError(f"the size {missing[0]} is missing", why=about, hint=f"memory({', '.join(f'{name}=8' for name in missing)})")
+            example = ", ".join(f"{name}={sizes.get(name, 8)}" for name in needed)
+            raise InputError(f"the size {missing[0]} is missing", why=about, hint=f"memory({example})")
 
     def save(self, path: str | Path) -> None:
         """Write the artifact to a file; it appears complete or not at all."""

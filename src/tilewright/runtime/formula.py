@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import keyword
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +32,14 @@ FUNCTIONS: dict[str, Callable[..., int]] = {
     "trunc_div": _trunc_div,
     "trunc_mod": lambda a, b: a - b * _trunc_div(a, b),
 }
+
+
+def size_name(name: str) -> str:
+    """A dim's name as formulas call its size: an identifier, in the form in which Python reads it, that is no keyword or function."""
+    text = "".join(c if f"_{c}".isidentifier() else "_" for c in unicodedata.normalize("NFKC", name)) or "size"
+    if not text.isidentifier():
+        return f"n{text}"
+    return f"{text}_" if keyword.iskeyword(text) or text in FUNCTIONS else text
 
 
 class Formula:

@@ -47,7 +47,7 @@ class Program:
         self.threads = usable_cores() if threads is None else threads
         self.parts = tuple(Executable(part, threads, max_memory) for part in artifact.parts)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Results for positional or named arguments: one value, or a tuple when the model has several outputs."""
         results = list(self.run(self._named(args, kwargs)).values())
         return results[0] if len(results) == 1 else tuple(results)
@@ -132,13 +132,13 @@ class Program:
         rows = [self._run(step.body, arguments, scope, call) for arguments in turns]
         return [[row[column] for row in rows] for column in range(len(step.outputs))]
 
-    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> ProgramProfile:
+    def profile(self, /, *args: Any, repeat: int = 20, **kwargs: Any) -> ProgramProfile:
         """Run the program `repeat` times on arguments as `__call__` takes them: where the time of its compiled parts goes."""
         from tilewright.runtime.program_profile import measure_program
 
         return measure_program(self, self._named(args, kwargs), repeat)
 
-    def memory(self, **sizes: int) -> dict[str, int]:
+    def memory(self, /, **sizes: int) -> dict[str, int]:
         """Bytes of `weights` and of the `arena` of the parts, of which one runs at a time, as far as they depend on no size."""
         if sizes:
             raise InputError(f"the model has no size '{min(sizes)}'", why="the sizes of a program's parts are found while it runs")

@@ -96,10 +96,15 @@ def tensor_spec(entry: Mapping[str, Any]) -> TensorSpec:
 def as_array(value: Any, spec: TensorSpec) -> Array:
     """The argument as a C-contiguous array of the spec's dtype and rank. NumPy arrays, anything with DLPack, and plain numbers or lists
     (converted if that loses nothing) are taken; arrays of another dtype are refused rather than converted silently."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InputError(f"input '{spec.name}' has masked elements, which mean nothing to a model", hint="fill them: x.filled(0)")
     if isinstance(value, np.ndarray):
         array: Array = value
     elif isinstance(value, (bool, int, float, list, tuple, np.generic)):
-        plain = np.asarray(value)
+        try:
+            plain = np.asarray(value)
+        except ValueError:
+            raise InputError(f"input '{spec.name}' is a list whose rows differ in length", where=repr(spec)) from None
         array = plain.astype(spec.dtype) if not isinstance(value, np.generic) else plain
         if not np.array_equal(np.asarray(array, plain.dtype), plain, equal_nan=plain.dtype.kind == "f") and spec.dtype.kind not in "fV":
             raise InputError(f"input '{spec.name}': {value!r} does not fit into {spec.dtype.name}")

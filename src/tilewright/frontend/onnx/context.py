@@ -39,6 +39,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, ExprLike, as_expr, const, maximum, size
 from tilewright.ir.types import TensorType, as_shape, static_shape
+from tilewright.runtime.formula import size_name
 from tilewright.support.errors import ModelError, UnsupportedOperatorError
 
 EVALUATED_ELEMENTS = 4096  # of each tensor on the way to a constant that importing needs
@@ -64,8 +65,7 @@ class ModelState:
 
     def fresh_size(self, name: str, lo: int | None = 0, hi: int | None = None, multiple: int = 1) -> Expr:
         """A new named size; `name` is made an identifier and unique."""
-        base = "".join(c if c.isalnum() else "_" for c in name) or "size"
-        base = base if not base[0].isdigit() else f"n{base}"
+        base = size_name(name)
         count = self.fresh.get(base, 0)
         self.fresh[base] = count + 1
         return size(base if count == 0 else f"{base}_{count}", lo, hi, multiple)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewright.runtime.examples import Example, draw_inputs, size_name, typical_sizes
-from tilewright.runtime.formula import Formula
+from tilewright.runtime.examples import Example, draw_inputs, typical_sizes
+from tilewright.runtime.formula import Formula, size_name
 from tilewright.runtime.host.kinds import ValueSpec
 from tilewright.runtime.specs import Array, SizeSpec, TensorSpec, numpy_dtype
 from tilewright.support.errors import InputError
