@@ -113,10 +113,7 @@ def make_artifact(
     """What `compile` compiles, not loaded: it may be for another machine. Raises as `compile` does."""
     given = read_schedule(schedule, settings)
     machine = target_machine(target)
-    if dims is not None and not isinstance(dims, Mapping):
-        what = f"dims is a {type(dims).__name__}, not a mapping of dims by name"
-        raise SettingsError(what, hint='dims={"batch": (1, 64), "seq": "8..512:8"}')
-    ranges = {name: dim_range(name, value) for name, value in (dims or {}).items()}
+    ranges = dim_ranges(dims)
     cache = open_cache(settings)
     if verify_inputs and not settings.verify:
         raise InputError("inputs are given to verify with, and nothing is verified", hint="--verify, or verify=True, verifies")
@@ -271,9 +268,18 @@ def described(loaded: LoadedModel) -> dict[str, Any]:
 
 def target_machine(target: str) -> Machine:
     """The machine that a target string means. Raises TargetError."""
-    if not isinstance(target, str):
-        raise TargetError(f"the target {target!r} is no text", hint="write cpu for the machine at hand")
-    return resolve_target(parse_target(target), detect_host)
+    given: Any = target
+    if not isinstance(given, str):
+        raise TargetError(f"the target {given!r} is no text", hint="write cpu for the machine at hand")
+    return resolve_target(parse_target(given), detect_host)
+
+
+def dim_ranges(dims: Any) -> dict[str, DimRange | int]:
+    """What a user says of all dims. Raises SettingsError when it makes no sense."""
+    if dims is not None and not isinstance(dims, Mapping):
+        what = f"dims is a {type(dims).__name__}, not a mapping of dims by name"
+        raise SettingsError(what, hint='dims={"batch": (1, 64), "seq": "8..512:8"}')
+    return {name: dim_range(name, value) for name, value in (dims or {}).items()}
 
 
 def dim_range(name: str, value: Any) -> DimRange | int:

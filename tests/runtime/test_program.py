@@ -116,7 +116,10 @@ def test_arguments_in_every_form_of_strings() -> None:
     [
         (np.zeros((2, 1), np.float32), "dtype float32, the model needs strings"),
         (np.asarray([["a"], [3]], object), "holds 3, the model needs strings"),
+        (np.asarray([["a"], [None]], object), "holds None, the model needs strings"),
+        ([["a"], ["b", "c"]], "a list whose rows differ in length"),
         (strings("a", "b"), "shape [2], the model needs 2 dims"),
+        ([["a", "b"]], "shape [1, 2]: dim 1 must be 1"),
     ],
 )
 def test_arguments_that_are_no_strings(city: Any, said: str) -> None:
@@ -168,6 +171,28 @@ def test_the_cache_holds_programs(tmp_path: Path) -> None:
     second = tw.compile(tmp_path / "m.onnx", cache_dir=str(tmp_path / "cache"), progress="none")
     assert isinstance(second, Program)
     assert_same(list(first([["oslo"]])), list(second([["oslo"]])))
+
+
+def test_dims_of_one_name_are_one_size() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 20]>
+        g (string[n] a, string[n] b, float[n] x) => (string[n] c, float[n] y) { c = StringConcat(a, b) y = Neg(x) }"""
+    exe = compiled(onnx.parser.parse_model(text))
+    assert exe(["a", "b"], ["c", "d"], [1.0, 2.0])[0].tolist() == ["ac", "bd"]
+    for b, x, name in ((["c"], [1.0, 2.0], "b"), (["c", "d"], [1.0], "x")):
+        with pytest.raises(InputError, match=f"dim 0 of input '{name}' is 1, but dim 0 of input 'a' says that n is 2"):
+            exe(["a", "b"], b, x)
+
+
+def test_elements_of_sequences_are_taken_as_other_arguments() -> None:
+    model = model_of(
+        [helper.make_node("SequenceAt", ["s", "which"], ["y"])],
+        [sequence("s", FLOAT, None), tensor("which", INT64)],
+        [tensor("y", FLOAT, None)],
+    )
+    exe = compiled(model)
+    np.testing.assert_array_equal(exe([[1.0, 2.0], [3.0]], 1), np.array([3], np.float32))
+    with pytest.raises(InputError, match=r"input 's\[1\]' has dtype float64"):
+        exe([np.zeros(1, np.float32), np.zeros(1)], 0)
 
 
 def test_sequences_with_positions_known_only_while_running() -> None:

@@ -52,9 +52,17 @@ def test_formulas_together_give_what_each_gives() -> None:
 
 @pytest.mark.parametrize(
     ("dim", "name"),
-    [("batch", "batch"), ("batch size", "batch_size"), ("2x", "n2x"), ("lambda", "lambda_"), ("None", "None_"),
-     ("max", "max_"), ("n²", "n2"), ("ﬁ", "fi")],
-)  # fmt: skip
+    [
+        ("batch", "batch"),
+        ("batch size", "batch_size"),
+        ("2x", "n2x"),
+        ("lambda", "lambda_"),
+        ("None", "None_"),
+        ("max", "max_"),
+        ("n²", "n2"),
+        ("ﬁ", "fi"),
+    ],
+)
 def test_any_dim_has_a_name_in_formulas(dim: str, name: str) -> None:
     assert size_name(dim) == name
     assert Formula(f"{name} * 2")({name: 3}) == 6

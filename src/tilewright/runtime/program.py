@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.runtime import artifact as files
 from tilewright.runtime.artifact import Artifact, manifest_faults
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.host.kinds import ValueSpec, taken, value_spec
+from tilewright.runtime.host.kinds import ValueSpec, expect_dims, taken, value_spec
 from tilewright.runtime.host.steps import Apply, Body, Branch, Literal, Over, Part, Repeat, Step, from_data
 from tilewright.runtime.host.table import OPERATORS
 from tilewright.runtime.specs import numpy_dtype
@@ -74,6 +74,7 @@ class Program:
             what = f"the model has no input '{extra[0]}'" if extra else f"input '{missing[0]}' is missing"
             raise InputError(what, where=self._signature())
         values = [taken(inputs[spec.name], spec) for spec in self.inputs]
+        expect_dims(values, self.inputs)
         results = self._run(self._body, values, {}, call or self._call)
         return dict(zip((spec.name for spec in self.outputs), results, strict=True))
 

@@ -51,13 +51,26 @@ def taken(value: Any, spec: ValueSpec) -> Any:
     if inner.startswith("seq("):
         if not isinstance(value, (list, tuple)):
             raise InputError(f"input '{spec.name}' is a {type(value).__name__}, the model needs a list: {spec!r}")
-        element = ValueSpec(f"{spec.name}[]", inner[len("seq(") : -1], None)
-        return [taken(item, element) for item in value]
+        element = inner[len("seq(") : -1]
+        return [taken(item, ValueSpec(f"{spec.name}[{i}]", element, None)) for i, item in enumerate(value)]
     if inner.startswith("map("):
         if not isinstance(value, Mapping):
             raise InputError(f"input '{spec.name}' is a {type(value).__name__}, the model needs a dict: {spec!r}")
         return dict(value)
     return taken(value, ValueSpec(spec.name, inner, None))
+
+
+def expect_dims(values: Sequence[Any], specs: Sequence[ValueSpec]) -> None:
+    """Raises InputError where a dim of an argument is not the fixed one, or two dims of one name differ. values: as `taken` gives them."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for value, spec in zip(values, specs, strict=True):
+        for axis, dim in enumerate(spec.shape or ()):
+            extent, place = int(value.shape[axis]), f"dim {axis} of input '{spec.name}'"
+            if dim.isdecimal() and extent != int(dim):
+                raise InputError(f"input '{spec.name}' has shape {list(value.shape)}: dim {axis} must be {dim}", where=repr(spec))
+            known, source = sizes.setdefault(dim, (extent, place))
+            if not dim.isdecimal() and known != extent:
+                raise InputError(f"{place} is {extent}, but {source} says that {dim} is {known}", where=repr(spec))
 
 
 def leaves(name: str, value: Any) -> list[tuple[str, Array]]:
@@ -72,21 +85,28 @@ def leaves(name: str, value: Any) -> list[tuple[str, Array]]:
 def _tensor(value: Any, spec: ValueSpec, dtype: str) -> Array:
     if dtype == "string":
         return _strings(value, spec)
-    if spec.shape is None:
-        array = np.asarray(value)
-        shape = tuple(Formula(str(dim)) for dim in array.shape)
-        return as_array(array, TensorSpec(spec.name, numpy_dtype(dtype), shape))
-    return as_array(value, TensorSpec(spec.name, numpy_dtype(dtype), tuple(Formula("0") for _ in spec.shape)))
+    dims = np.ndim(_regular(value, spec)) if spec.shape is None else len(spec.shape)
+    return as_array(value, TensorSpec(spec.name, numpy_dtype(dtype), (Formula("0"),) * dims))
+
+
+def _regular(value: Any, spec: ValueSpec) -> Any:
+    """The value, lists as arrays. Raises InputError for lists that are none."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise InputError(f"input '{spec.name}' is a list whose rows differ in length: {spec!r}") from None
 
 
 def _strings(value: Any, spec: ValueSpec) -> Array:
-    array = np.asarray(value)
+    array = np.asarray(_regular(value, spec))
     flat: Sequence[Any] = array.reshape(-1).tolist()
     if array.size and array.dtype.kind not in "OUT":
         raise InputError(f"input '{spec.name}' has dtype {array.dtype.name}, the model needs strings: {spec!r}")
-    wrong = next((item for item in flat if not isinstance(item, str)), None)
-    if wrong is not None:
-        raise InputError(f"input '{spec.name}' holds {wrong!r}, the model needs strings: {spec!r}")
+    wrong = [item for item in flat if not isinstance(item, str)]
+    if wrong:
+        raise InputError(f"input '{spec.name}' holds {wrong[0]!r}, the model needs strings: {spec!r}")
     if spec.shape is not None and array.ndim != len(spec.shape):
         raise InputError(f"input '{spec.name}' has shape {list(array.shape)}, the model needs {len(spec.shape)} dims: {spec!r}")
     return strings(flat, array.shape) if array.dtype != STRINGS else array
