@@ -1,3 +1,4 @@
+import errno
 import os
 import stat
 from pathlib import Path
@@ -76,3 +77,16 @@ def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
         write_bytes_atomic(folder, b"x")
     assert caught.value.filename == str(folder)
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_full_disk_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with pytest.raises(OSError, match="No space left") as caught, atomic_write(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert caught.value.filename == str(path)
+    assert not list(tmp_path.iterdir())
+    full = Path("/dev/full")
+    if full.exists():
+        with pytest.raises(OSError, match="No space left") as caught:
+            write_bytes_atomic(full, b"x" * 100_000)
+        assert caught.value.filename == str(full)

@@ -27,8 +27,11 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     asked = path
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
-        with path.open("wb") as file:
-            yield file
+        try:
+            with path.open("wb") as file:
+                yield file
+        except OSError as error:
+            raise _of(error, asked) from None
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name[:80]}.{os.getpid()}-{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
@@ -43,9 +46,14 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename == str(temporary):
-            raise OSError(error.errno, error.strerror, str(asked)) from None  # nobody has asked for the temporary file
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            raise _of(error, asked) from None  # nobody has asked for the temporary file
         raise
+
+
+def _of(error: OSError, asked: Path) -> OSError:
+    """The error, of the file that was asked for: a full disk names none."""
+    return error if error.errno is None else OSError(error.errno, error.strerror, str(asked))
 
 
 def write_bytes_atomic(path: Path, content: bytes | bytearray | memoryview, *, durable: bool = True) -> None:
