@@ -116,7 +116,7 @@ def _across_rows(s: Schedule, name: str, lanes: int) -> Schedule:
 
 def _divided_late(s: Schedule, found: Attention) -> tuple[Schedule, Attention, bool]:
     """The weights divided by their sum after the second product, if that can be: there are fewer values than weights. Not where there may
-    be no keys: then a sum of nothing, 0, is not divided by 0."""
+    be queries and no keys: then a sum of nothing, 0, is not divided by 0."""
     rows = spatial(block_of(s, found.scores))
     queries, keys = rows[found.row].extent, rows[-1].extent
     if not (at_most(const(1), keys) or at_most(queries, keys)):
