@@ -56,11 +56,16 @@ def test_run_gives_the_same_for_model_and_artifact(answer: Callable[..., Any], m
     assert answer("run", artifact, "--dim", "batch=5", "--seed", "4")["outputs"] != model["outputs"]
 
 
-def test_run_takes_inputs_from_files_and_writes_outputs(answer: Callable[..., Any], artifact: Path, tmp_path: Path) -> None:
+def test_run_takes_inputs_from_files_and_writes_outputs(
+    answer: Callable[..., Any], cli: Callable[..., Any], artifact: Path, tmp_path: Path
+) -> None:
     x = np.random.default_rng(0).standard_normal((2, 16), dtype=np.float32)
     expected = tw.load(artifact)(x)
     np.save(tmp_path / "x.npy", x)
     np.savez(tmp_path / "inputs.npz", input=x)
+    twice = cli("run", artifact, "--input", "input=x.npy", "--input", "inputs.npz")
+    assert twice.exit_code == 2
+    assert "'input' is given twice" in twice.stderr
     for option in ("input=x.npy", "input=inputs.npz", "inputs.npz"):
         data = answer("run", artifact, "--input", option, "--output", "out.npz")
         assert not data["inputs"][0]["random"]

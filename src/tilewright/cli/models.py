@@ -109,13 +109,15 @@ def read_inputs(texts: Sequence[str] | None, specs: Sequence[TensorSpec | ValueS
     files: dict[str, Any] = {}
     for text in texts or ():
         if "=" in text:
-            for name, path in pairs([text], "--input").items():
-                files[name] = _read(path, name)
+            found = {name: _read(path, name) for name, path in pairs([text], "--input").items()}
         else:
-            arrays = _load(text)
-            if not isinstance(arrays, dict) or text.endswith(".json"):
+            found = _load(text)
+            if not isinstance(found, dict) or text.endswith(".json"):
                 raise typer.BadParameter(f"'{text}' holds one array: say of which input, as in x={text}", param_hint="--input")
-            files.update(arrays)
+        twice = files.keys() & found.keys()
+        if twice:
+            raise typer.BadParameter(f"'{min(twice)}' is given twice", param_hint="--input")
+        files.update(found)
     types = {spec.name: spec.dtype for spec in specs if isinstance(spec, TensorSpec)}
     # NumPy's files know no bfloat16 and the like: their elements come back as raw bytes
     raw = {name for name, a in files.items() if name in types and isinstance(a, np.ndarray) and a.dtype.kind == "V"}

@@ -360,3 +360,11 @@ def test_inputs_that_cannot_be_compiled() -> None:
     model.graph.input[0].type.CopyFrom(onnx.helper.make_tensor_type_proto(0, [2]))
     with pytest.raises(UnsupportedDtypeError, match="UNDEFINED"):
         imported(model)
+
+
+def test_an_attribute_that_the_operator_does_not_have_is_refused() -> None:
+    model = parse("g (float[2, 3] x) => (float[2, 3] y) { y = Softmax<axes = [0]>(x) }")
+    with pytest.raises(ModelError, match="Softmax has no attribute 'axes'") as caught:
+        imported(model)
+    assert caught.value.where == "Softmax node 'y'"
+    assert "axis" in str(caught.value.why)

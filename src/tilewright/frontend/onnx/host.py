@@ -284,7 +284,8 @@ class _Cut:
         key = (domain_of(node), node.op_type)
         if key not in OPERATORS:
             kinds = ", ".join(kind_text(self.scope.types[name]) for name in node.input if name in self.scope.types)
-            raise UnsupportedOperatorError(f"{node.op_type} of {kinds or 'nothing'} is not supported")
+            shown = "::".join(part for part in key if part)
+            raise UnsupportedOperatorError(f"{shown} of {kinds or 'nothing'} is not supported")
         attributes = self.cutter.attributes(node)
         if key == ("", "Split"):
             attributes.setdefault("num_outputs", len(node.output))

@@ -45,7 +45,7 @@ def _number(kind: Any) -> int:
 
 
 def check_node(node: onnx.NodeProto, version: int, domain: str) -> None:
-    """Raise ModelError for a node that its operator's definition does not allow. Attributes unknown to it are let pass."""
+    """Raise ModelError for a node that its operator's definition does not allow."""
     form = form_of(node.op_type, version, domain)
     if form is None:
         return
@@ -57,7 +57,10 @@ def check_node(node: onnx.NodeProto, version: int, domain: str) -> None:
     given = set()
     for attribute in node.attribute:
         given.add(attribute.name)
-        wanted_type = form.attributes.get(attribute.name, attribute.type)
+        wanted_type = form.attributes.get(attribute.name)
+        if wanted_type is None:
+            known = ", ".join(sorted(form.attributes)) or "none"
+            raise ModelError(f"{node.op_type} has no attribute '{attribute.name}'", why=f"operator set {version} gives it: {known}")
         if attribute.type != wanted_type:
             raise ModelError(
                 f"the attribute '{attribute.name}' of {node.op_type} is of type {_TYPES.get(attribute.type, attribute.type)}",
