@@ -195,6 +195,25 @@ def test_elements_of_sequences_are_taken_as_other_arguments() -> None:
         exe([np.zeros(1, np.float32), np.zeros(1)], 0)
 
 
+def test_maps_are_taken_by_the_types_that_the_model_says() -> None:
+    counts = helper.make_value_info("counts", helper.make_map_type_proto(STRING, helper.make_tensor_type_proto(FLOAT, [])))
+    node = helper.make_node("DictVectorizer", ["counts"], ["y"], domain=ML, string_vocabulary=["a", "b"])
+    exe = compiled(model_of([node], [counts], [tensor("y", FLOAT, 1, 2)]))
+    for given in ({"a": 1}, {"a": 1.0}, {"a": np.float32(1)}, {"a": np.asarray(1, np.float32), "z": 2.0}):
+        found = exe(given)
+        assert (found.dtype, found.tolist()) == (np.float32, [[1, 0]])
+    for wrong, said in (
+        ({1: 1.0}, "has the key 1, the model needs keys of string"),
+        ({"a": "x"}, "input 'counts['a']' is a str"),
+        ({"a": None}, "input 'counts['a']' is a NoneType"),
+        ({"a": [1.0, 2.0]}, "input 'counts['a']' has shape [2], the model needs 0 dims"),
+        ({"a": np.float64(1)}, "input 'counts['a']' has dtype float64"),
+    ):
+        with pytest.raises(InputError) as caught:
+            exe(wrong)
+        assert said in str(caught.value)
+
+
 def test_sequences_with_positions_known_only_while_running() -> None:
     nodes = [
         helper.make_node("SplitToSequence", ["x", "size"], ["parts"], axis=0),

@@ -56,8 +56,24 @@ def taken(value: Any, spec: ValueSpec) -> Any:
     if inner.startswith("map("):
         if not isinstance(value, Mapping):
             raise InputError(f"input '{spec.name}' is a {type(value).__name__}, the model needs a dict: {spec!r}")
-        return dict(value)
+        return _map(value, spec, inner)
     return taken(value, ValueSpec(spec.name, inner, None))
+
+
+def _map(value: Mapping[Any, Any], spec: ValueSpec, kind: str) -> dict[Any, Any]:
+    """A map of the kind `map(string, ...)` or `map(int64, ...)`. Numbers come as NumPy's of the map's dtype."""
+    key, _, inner = kind[len("map(") : -1].partition(", ")
+    wanted = str if key == "string" else (int, np.integer)
+    found: dict[Any, Any] = {}
+    for name, item in value.items():
+        if not isinstance(name, wanted) or isinstance(name, bool):
+            raise InputError(f"input '{spec.name}' has the key {name!r}, the model needs keys of {key}: {spec!r}")
+        if not inner.startswith("tensor("):
+            found[name] = taken(item, ValueSpec(f"{spec.name}[{name!r}]", inner, None))
+            continue
+        element = taken(item, ValueSpec(f"{spec.name}[{name!r}]", inner, ()))
+        found[name] = element[()]
+    return found
 
 
 def expect_dims(values: Sequence[Any], specs: Sequence[ValueSpec]) -> None:
