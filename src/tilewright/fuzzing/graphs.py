@@ -21,6 +21,7 @@ from tilewright.fuzzing import structured_steps as t
 from tilewright.fuzzing.generator import Generator
 from tilewright.fuzzing.growth import Array, Growth, Unsuitable, input_array
 from tilewright.fuzzing.model_parts import grow_part
+from tilewright.fuzzing.solved_shapes import grow_solved, solved
 from tilewright.graph.node import Function, Parameter, Value, walk_nodes
 from tilewright.graph.ops import Constant
 from tilewright.graph.shapes import canonical
@@ -32,6 +33,7 @@ from tilewright.support.errors import TypeRuleError
 
 Step = Callable[[Growth], None]
 MOST_RESULTS = 8
+SOLVED = 0.2  # of the cases begin with dims that are solved for
 
 
 # Steps that a body of a branch or loop does not take: they bind sizes that depend on data.
@@ -64,6 +66,7 @@ STEPS: dict[str, tuple[float, Step]] = {
         (1.5, i.requantised), (1.2, i.cast_chain), (1.5, masks.masked_attention), (1.5, r.shared), (1.2, r.two_names),
         (0.4, s.suppressed), (0.4, s.trees), (0.5, s.sampled), (0.4, s.regions), (0.4, s.deformed), (0.2, s.quantized_recurrent),
     )},
+    "solved": (0.3, solved),
     "grown_branch": (0.6, _in_bodies(b.grown_branch)),
     "grown_loop": (1.2, _in_bodies(b.grown_loop)),
     **{f"plain_{step.__name__}": (0.4, _on_generator(step)) for step in dict.fromkeys(plain.STEPS)},
@@ -87,6 +90,11 @@ def grow(seed: int, like: Sequence[str] = (), model: str | None = None, most: in
         take_steps(f, (), int(rng.integers(0, 5)), rng, False)
         function = _finished(f)
         return Grown(function, tuple(inputs_of(f, function, int(rng.integers(1 << 30))) for _ in range(2 if f.names else 1)))
+    if not like and rng.random() < SOLVED:
+        f = grow_solved(rng)
+        take_steps(f, (), int(rng.integers(0, most // 2)), rng, False)
+        function = _finished(f)
+        return Grown(function, tuple(inputs_of(f, function, int(rng.integers(1 << 30))) for _ in range(3 if f.names else 1)))
     low = 0 if rng.random() < 0.08 else 1
     sizes = _sizes(rng, low)
     dims = (1, 1, 2, 3, 4) if rng.random() < 0.4 else (1, 2, 3, 5, 7, 8, 9, 16, 17)

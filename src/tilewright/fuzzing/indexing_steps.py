@@ -226,7 +226,7 @@ def condition(f: Growth) -> Value:
 
 def branching(f: Growth) -> None:
     """A branch, sometimes with results that differ in a dim."""
-    x = f.pick(lambda value, known: value.type.dtype is dtypes.float32)
+    x = f.pick(lambda value, known: value.type.dtype is dtypes.float32 and known.bound <= 100)
     if x is None:
         return
     chosen = condition(f)
@@ -240,6 +240,7 @@ def branching(f: Growth) -> None:
         yes.append(inner.one(Slice((ONE, *[ZERO] * (x.type.rank - 1)), shape, (1,) * x.type.rank), q))
         no.append(q)
     other = f.picked(dtypes.float32, x.shape)
+    other = other if f.known(other).bound <= 100 else x  # products of products of results pass all bounds
     functions = Function("yes", (p, q), tuple(yes)), Function("no", (p, q), tuple(no))
     results = branch(f.s.g, chosen, (x, other), *functions, lambda: f.fresh_size("cut"))
     bound = known.bound + f.known(other).bound

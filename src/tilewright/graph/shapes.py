@@ -5,7 +5,9 @@ Two dims are equal when they are the same expression after simplification; nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from tilewright.ir.affine import linear
 from tilewright.ir.expr import Expr, const
@@ -24,13 +26,37 @@ def canonical_shape(shape: Sequence[Expr]) -> Shape:
     return tuple([canonical(dim) for dim in shape])
 
 
+_ASSUMED: ContextVar[list[tuple[Expr, Expr]] | None] = ContextVar("assumed", default=None)
+
+
+@contextmanager
+def assuming() -> Iterator[list[tuple[Expr, Expr]]]:
+    """Inside, what is not known to be equal or to differ counts as equal, and is listed: what type rules need of dims yet unknown."""
+    alike: list[tuple[Expr, Expr]] = []
+    token = _ASSUMED.set(alike)
+    try:
+        yield alike
+    finally:
+        _ASSUMED.reset(token)
+
+
 def dims_equal(a: Expr, b: Expr) -> bool:
     """Whether the two dims are provably equal."""
     if a is b:
         return True
     if a.is_const and b.is_const:
         return False
-    return canonical(a) is canonical(b) or canonical(a - b) is const(0)
+    return canonical(a) is canonical(b) or _is_assumed(a, b)
+
+
+def _is_assumed(a: Expr, b: Expr) -> bool:
+    """Whether a - b is 0, provably or by `assuming`."""
+    apart = canonical(a - b)
+    if apart.is_const:
+        return apart is const(0)
+    if (alike := _ASSUMED.get()) is not None:
+        alike.append((a, b))
+    return alike is not None
 
 
 def shapes_equal(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
@@ -113,6 +139,8 @@ def counts_equal(a: Sequence[Expr], b: Sequence[Expr]) -> bool | None:
         return True
     if canonical(x - y).is_const:
         return False
+    if _is_assumed(x, y):
+        return True
     p, q = linear(x), linear(y)
     # n * 12 and n * 13: equal only when there are no elements, which nobody means.
     proportional = p.constant == q.constant == 0 and len(p.terms) == 1 and p.terms.keys() == q.terms.keys()
