@@ -184,7 +184,7 @@ def compile_as_program(loaded: LoadedModel, request: Request, validated: list[Va
             program = partition(loaded, request.dims)
         with_what = request.machine, request.settings, request.cache, request.progress, described(loaded)
         watch = partial(validate_part, loaded=loaded, request=request, validated=validated)
-        return compile_program(program.parts, program.body, program.inputs, program.outputs, *with_what, watch)
+        return compile_program(program.parts, program.body, program.inputs, program.outputs, *with_what, watch, program.ranges)
 
 
 def cached_artifact(key: str, settings: Settings, cache: Cache) -> Artifact | None:

@@ -6,7 +6,7 @@ model file --frontend--> Graph --transform--> Graph --lower--> Kernels + Plan --
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import tilewright
@@ -25,6 +25,7 @@ from tilewright.runtime.constants import ALIGNMENT
 from tilewright.runtime.executable import aligned_empty
 from tilewright.runtime.host.kinds import ValueSpec
 from tilewright.runtime.host.steps import Body, to_data
+from tilewright.runtime.specs import SizeSpec
 from tilewright.support.cache import Cache
 from tilewright.support.errors import MemoryLimitError
 from tilewright.support.hashing import content_hash
@@ -252,8 +253,10 @@ def compile_program(
     progress: Progress | None = None,
     source: Mapping[str, Any] | None = None,
     watch: Callable[[Compiled], None] = lambda part: None,
+    ranges: Sequence[SizeSpec] = (),
 ) -> Artifact:
-    """A model with values that are no tensors of numbers: its parts, each compiled, and the host steps around them. `watch` sees each."""
+    """A model with values that are no tensors of numbers: its parts, each compiled, and the host steps around them. `watch` sees each.
+    ranges: what is declared of the inputs' dims, by the names that the model gives them."""
     made = [compile_module(part, machine, settings, cache, progress, {}) for part in parts]
     for part in made:
         watch(part)
@@ -266,8 +269,8 @@ def compile_program(
         "settings": dict(settings.code_key()),
         "inputs": [_value(spec) for spec in inputs],
         "outputs": [_value(spec) for spec in outputs],
-        "sizes": [],
-        "input_sizes": 0,
+        "sizes": [asdict(size) for size in ranges],
+        "input_sizes": len(ranges),
         "open_ended": len(fixed) < len(compiled) or any(part.manifest["open_ended"] for part in compiled),
         "program": to_data(body),
         "memory": {"arena": str(max(fixed, default=0)), "weights": sum(int(part.weights.nbytes) for part in compiled), "outputs": "0"},

@@ -183,6 +183,18 @@ def test_dims_of_one_name_are_one_size() -> None:
             exe(["a", "b"], b, x)
 
 
+@pytest.mark.parametrize(("declared", "said"), [(2, "from 2 to 2"), ((1, 2), "from 1 to 2"), ("2..8:2", "from 2 to 8, a multiple of 2")])
+def test_declared_ranges_hold_for_strings_too(declared: Any, said: str, tmp_path: Path) -> None:
+    text = '<ir_version: 9, opset_import: ["" : 20]> g (string[n] a, string[m] b) => (string[n] c) { c = StringConcat(a, b) }'
+    exe = tw.compile(onnx.parser.parse_model(text), dims={"n": declared}, cache=False, progress="none")
+    exe.save(tmp_path / "strings.tw")
+    for program in (exe, tw.load(tmp_path / "strings.tw")):
+        assert program(["a", "b"], ["c"]).tolist() == ["ac", "bc"]
+        with pytest.raises(InputError) as caught:
+            program(["a", "b", "c"], ["d"])
+        assert f"n is 3 (dim 0 of input 'a'), the model was compiled for {said}" in str(caught.value)
+
+
 def test_elements_of_sequences_are_taken_as_other_arguments() -> None:
     model = model_of(
         [helper.make_node("SequenceAt", ["s", "which"], ["y"])],

@@ -180,6 +180,15 @@ class Room:
         return shapes, arena
 
 
+def expect_range(size: SizeSpec, value: int, source: str) -> None:
+    """Raises InputError where a size, which is that of `source`, is out of its range."""
+    low, high = size.lo if size.lo is not None else value, size.hi if size.hi is not None else value
+    if not low <= value <= high or value % size.multiple:
+        wanted = f"from {size.lo or 0}" + (f" to {size.hi}" if size.hi is not None else " up")
+        wanted += f", a multiple of {size.multiple}" if size.multiple > 1 else ""
+        raise InputError(f"{size.name} is {value} ({source}), the model was compiled for {wanted}")
+
+
 def solve_sizes(arrays: Sequence[Array], inputs: Sequence[TensorSpec], sizes: Sequence[SizeSpec]) -> dict[str, int]:
     """The named sizes that the shapes of the arguments imply. Raises InputError when a dim is wrong, two disagree or one is out of
     range."""
@@ -198,11 +207,7 @@ def solve_sizes(arrays: Sequence[Array], inputs: Sequence[TensorSpec], sizes: Se
         value = values.get(size.name)
         if value is None:
             continue
-        low, high = size.lo if size.lo is not None else value, size.hi if size.hi is not None else value
-        if not low <= value <= high or value % size.multiple:
-            wanted = f"from {size.lo or 0}" + (f" to {size.hi}" if size.hi is not None else " up")
-            wanted += f", a multiple of {size.multiple}" if size.multiple > 1 else ""
-            raise InputError(f"{size.name} is {value} ({source[size.name]}), the model was compiled for {wanted}")
+        expect_range(size, value, source[size.name])
     for array, spec in zip(arrays, inputs, strict=True):
         for axis, (extent, dim) in enumerate(zip(array.shape, spec.shape, strict=True)):
             wanted_extent = dim(values)

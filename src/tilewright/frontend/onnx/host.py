@@ -28,6 +28,7 @@ from tilewright.ir import dtypes
 from tilewright.runtime.host.kinds import ValueSpec
 from tilewright.runtime.host.steps import Apply, Body, Branch, Literal, Over, Part, Repeat, Step
 from tilewright.runtime.host.table import OPERATORS
+from tilewright.runtime.specs import SizeSpec
 from tilewright.support.errors import GraphError, ModelError, TilewrightError, UnsupportedOperatorError
 
 Types: TypeAlias = dict[str, onnx.TypeProto]  # a type without a kind: a tensor of which nothing else is known
@@ -49,6 +50,7 @@ class HostProgram:
     body: Body
     inputs: tuple[ValueSpec, ...]
     outputs: tuple[ValueSpec, ...]
+    ranges: tuple[SizeSpec, ...]
 
 
 def wants_host(proto: onnx.ModelProto) -> bool:
@@ -95,7 +97,9 @@ def partition(model: LoadedModel, dims: Mapping[str, DimRange | int], refusals: 
     scope = _Scope({info.name: info.type for info in inputs}, {}, set())
     body, types = work.body(graph, [info.name for info in inputs], scope)
     outputs = tuple(value_spec(info.name, _declared(type_, info.type)) for info, type_ in zip(graph.output, types, strict=True))
-    return HostProgram(tuple(work.parts), body, tuple(value_spec(info.name, info.type) for info in inputs), outputs)
+    ranges = [(name, DimRange(value, value) if isinstance(value, int) else value) for name, value in dims.items()]
+    sizes = tuple(SizeSpec(name, r.lo, r.hi, r.multiple) for name, r in ranges)
+    return HostProgram(tuple(work.parts), body, tuple(value_spec(info.name, info.type) for info in inputs), outputs, sizes)
 
 
 @dataclass(slots=True)

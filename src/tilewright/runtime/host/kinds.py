@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.runtime.formula import Formula
 from tilewright.runtime.host.calling import STRINGS, Array, strings
-from tilewright.runtime.specs import TensorSpec, as_array, numpy_dtype
+from tilewright.runtime.specs import SizeSpec, TensorSpec, as_array, expect_range, numpy_dtype
 from tilewright.support.errors import InputError
 
 
@@ -76,8 +76,9 @@ def _map(value: Mapping[Any, Any], spec: ValueSpec, kind: str) -> dict[Any, Any]
     return found
 
 
-def expect_dims(values: Sequence[Any], specs: Sequence[ValueSpec]) -> None:
-    """Raises InputError where a dim of an argument is not the fixed one, or two dims of one name differ. values: as `taken` gives them."""
+def expect_dims(values: Sequence[Any], specs: Sequence[ValueSpec], ranges: Sequence[SizeSpec]) -> None:
+    """Raises InputError where a dim of an argument is not the fixed one, two dims of one name differ, or one is out of its range.
+    values: as `taken` gives them."""
     sizes: dict[str, tuple[int, str]] = {}
     for value, spec in zip(values, specs, strict=True):
         for axis, dim in enumerate(spec.shape or ()):
@@ -87,6 +88,9 @@ def expect_dims(values: Sequence[Any], specs: Sequence[ValueSpec]) -> None:
             known, source = sizes.setdefault(dim, (extent, place))
             if not dim.isdecimal() and known != extent:
                 raise InputError(f"{place} is {extent}, but {source} says that {dim} is {known}", where=repr(spec))
+    for size in ranges:
+        if size.name in sizes:
+            expect_range(size, *sizes[size.name])
 
 
 def leaves(name: str, value: Any) -> list[tuple[str, Array]]:
