@@ -310,3 +310,12 @@ def test_tiles_after_the_last_query_are_not_visited() -> None:
     v[:, :, -20:] = np.nan
     (got,) = interpret(schedule.kernel, [q, k, v], {})
     np.testing.assert_array_equal(got[:, :, :8], want[:, :, :8])
+
+
+@pytest.mark.parametrize("queries", [1, 8, 70])
+def test_one_head_without_axes_before_it(queries: int) -> None:
+    """Where heads are shared out whole there may be no loop to share."""
+    keys = size("keys", 2, 24)
+    types = [f32(queries, 4), f32(keys, 4), f32(keys, 4)]
+    body = attend(plain, "sd,td->st", "st,te->se")
+    check(module(types, body), *(inputs_of(types, {keys: n}) for n in (2, 24)))

@@ -56,7 +56,10 @@ def schedule_nest(s: Schedule, name: str, machine: Machine, parallel: bool = Tru
 
 
 def parallelise(s: Schedule, loops: list[str]) -> Schedule:
-    """Fuse loops at the root and run the result in parallel; where iterations depend on each other they stay serial."""
+    """Fuse loops at the root and run the result in parallel; where iterations depend on each other they stay serial, and where there are
+    none, nothing is to be shared out."""
+    if not loops:
+        return s
     try:
         if len(loops) > 1:
             s, fused = s.fuse(*loops)
