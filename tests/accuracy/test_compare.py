@@ -178,6 +178,19 @@ def test_the_operator_of_a_group_is_found_that_makes_it_wrong(model: onnx.ModelP
     assert "from Sigmoid node 'gate' on, which is wrong also in a kernel of its own" in found.culprit.about
 
 
+def test_a_group_whose_operands_do_not_show_its_sizes_is_named_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]> g (float[1, 4, w] x) => (float[1, 4, v] y) {
+        pooled = MaxPool <kernel_shape = [3], strides = [2]> (x)
+        y = Softmax <axis = 1> (pooled)
+    }""")
+    original = groups.generate
+    monkeypatch.setattr(groups, "generate", lambda *a, **k: original(*a, **k).replace(" fsub ", " fadd "))
+    found = tw.compare(model, {"x": np.random.default_rng(0).random((1, 4, 19), np.float32)}, bisect=True)
+    assert found.culprit is not None
+    assert found.culprit.kind == "kernel"
+    assert "no operand has the size w itself" in found.culprit.about
+
+
 def test_tensors_in_one_place_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"], "first"),

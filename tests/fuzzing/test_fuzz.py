@@ -20,7 +20,7 @@ from tilewright.fuzzing.cases import Outcome
 from tilewright.fuzzing.worker import Worker, answer
 from tilewright.graph.node import Function, GraphBuilder, Node, Value, rewrite_function
 from tilewright.graph.ops import OPERATORS, Binary
-from tilewright.support.errors import SettingsError, TargetError
+from tilewright.support.errors import ModelError, SettingsError, TargetError
 
 
 class Here(Worker):
@@ -116,3 +116,10 @@ def test_the_command_exits_with_1_when_something_is_found(fault_in_a_pass: None,
     assert "wrong: result" in again.stdout
     assert CliRunner().invoke(app, ["fuzz", "--replay", str(tmp_path / "none.zip")]).exit_code == 2
     assert CliRunner().invoke(app, ["fuzz", "--levels", "high"]).exit_code == 2
+
+
+def test_a_file_that_is_no_model_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "no.onnx").write_bytes(b"no model")
+    for path in (tmp_path / "no.onnx", tmp_path / "missing.onnx"):
+        with pytest.raises(ModelError):
+            tw.fuzz(path, seconds=60)

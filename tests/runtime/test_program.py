@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright as tw
+from tilewright.runtime.host.drawing import draw_values
 from tilewright.runtime.host.steps import KINDS, from_data, to_data
 from tilewright.runtime.program import Program
 from tilewright.support.errors import ArtifactError, InputError, ModelError, ScheduleError, UnsupportedOperatorError
@@ -193,6 +194,19 @@ def test_declared_ranges_hold_for_strings_too(declared: Any, said: str, tmp_path
         with pytest.raises(InputError) as caught:
             program(["a", "b", "c"], ["d"])
         assert f"n is 3 (dim 0 of input 'a'), the model was compiled for {said}" in str(caught.value)
+
+
+def test_random_inputs_and_comparison_keep_to_declared_ranges() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 20]> g (string[2] a, float[n] x) => (string[2] b, float[n] y) {
+        b = StringConcat(a, a) y = Exp(x) }"""
+    model = onnx.parser.parse_model(text)
+    given = {"a": np.array(["s", "t"], object)}
+    assert tw.compare(model, given, dims={"n": "40..48:8"}).ok
+    program = tw.compile(model, dims={"n": "40..48:8"}, cache=False, progress="none")
+    drawn = draw_values(program, given, {}, {}, 0)["x"]
+    assert len(drawn) in (40, 48)
+    with pytest.raises(InputError, match="from 40 to 48"):
+        tw.compare(model, given | {"x": np.zeros(7, np.float32)}, dims={"n": "40..48:8"})
 
 
 def test_elements_of_sequences_are_taken_as_other_arguments() -> None:

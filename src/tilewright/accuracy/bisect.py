@@ -23,13 +23,14 @@ from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, GraphBuilder, Module, Node, Parameter, Value, walk_nodes
 from tilewright.graph.ops import Constant, Fused
 from tilewright.graph.text import format_module
+from tilewright.ir.traverse import free_vars
 from tilewright.kernel.schedule.given import GivenSchedule, GivenSchedules, kernel_hash
 from tilewright.kernel.schedule.trace import Trace
 from tilewright.kernel.script import format_kernel
 from tilewright.machine.description import Machine
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.specs import Array
-from tilewright.support.errors import TilewrightError
+from tilewright.support.errors import GraphError, TilewrightError
 from tilewright.support.settings import Settings
 from tilewright.target.cpu.groups import make_code
 
@@ -140,7 +141,7 @@ def wrong_pass(
 
 
 def alone(group: Node) -> Module:
-    """A module of one group; its operands are the inputs, but for constants."""
+    """A module of one group; its operands are the inputs, but for constants. Raises GraphError where these do not show a size."""
     g = GraphBuilder()
     params: list[Value] = []
     values = []
@@ -150,6 +151,10 @@ def alone(group: Node) -> Module:
             continue
         params.append(g.one(Parameter(f"operand{len(params)}", value.type)))
         values.append(params[-1])
+    dims = [dim for value in params for dim in value.shape]
+    hidden = [name for name in free_vars(*dims) if name not in dims]
+    if hidden:
+        raise GraphError(f"no operand has the size {hidden[0].attr.name} itself", where=str(group.origin))
     results = g.emit(group.op, *values, origin=group.origin)
     names = tuple(f"operand{i}" for i in range(len(params)))
     return Module({"main": Function("main", tuple(params), results)}, "main", names, tuple(f"result{i}" for i in range(len(results))))

@@ -161,7 +161,7 @@ def complete_inputs(opened: Opened, given: Mapping[str, Any], dims: Mapping[str,
         names = ", ".join(spec.name for spec in executable.inputs)
         raise InputError(f"the model has no input '{unknown[0]}'", hint=f"its inputs are {names}")
     if isinstance(executable, Program):
-        return {**draw_values(executable.inputs, given, dims, hints_of(opened.artifact), seed), **given}
+        return {**draw_values(executable, given, dims, hints_of(opened.artifact), seed), **given}
     known = [spec for spec in executable.inputs if spec.name in given]
     implied = solve_sizes([as_array(given[spec.name], spec) for spec in known], known, executable.sizes)
     for name, value in dims.items():

@@ -56,7 +56,7 @@ class Subject:
         hints = hints_in({entry.key: entry.value for entry in self.loaded.proto.metadata_props})
         if isinstance(runnable, Program):
             fixed = {name: value for name, value in self.ranges.items() if isinstance(value, int)}
-            return {**draw_values(runnable.inputs, given, fixed, hints, seed), **given}
+            return {**draw_values(runnable, given, fixed, hints, seed), **given}
         known = [spec for spec in runnable.inputs if spec.name in given]
         arrays = {spec.name: as_array(given[spec.name], spec) for spec in known}
         implied = solve_sizes(list(arrays.values()), known, runnable.sizes)
@@ -119,5 +119,5 @@ def _parts(
     with internal_faults(loaded):
         program = partition(loaded, ranges)
         around = program.body, program.inputs, program.outputs
-        artifact = compile_program(program.parts, *around, machine, settings, None, progress, source, made.append)
+        artifact = compile_program(program.parts, *around, machine, settings, None, progress, source, made.append, program.ranges)
     return tuple(map(Part, program.parts, made)), artifact

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.api import target_machine
+from tilewright.frontend.onnx.loader import load_model
 from tilewright.fuzzing.cases import Case, Finding, Outcome, Recipe, operators_of, write_case
 from tilewright.fuzzing.corpus import Corpus, Genome
 from tilewright.fuzzing.graphs import STEPS
@@ -131,6 +132,8 @@ def fuzz(
     if target is not None:
         target_machine(target)
     first = int(time.time()) if seed is None else seed
+    if like is not None:
+        load_model(like)  # so that a file that is none is not taken for a fault of each case
     with as_file(like) as model:
         recipe = Recipe(tuple(steps), target or ("cpu" if mode == "kernels" else None), tuple(levels), model, mode == "kernels")
         source = Kernels(recipe, first) if mode == "kernels" else Graphs(recipe)

@@ -40,7 +40,7 @@ class Program:
         with manifest_faults():
             self.inputs: tuple[ValueSpec, ...] = tuple(value_spec(entry) for entry in manifest["inputs"])
             self.outputs: tuple[ValueSpec, ...] = tuple(value_spec(entry) for entry in manifest["outputs"])
-            self._ranges = tuple(SizeSpec(s["name"], s["lo"], s["hi"], s.get("multiple", 1)) for s in manifest["sizes"])
+            self.ranges = tuple(SizeSpec(s["name"], s["lo"], s["hi"], s.get("multiple", 1)) for s in manifest["sizes"])
             self._body: Body = from_data(manifest["program"])
         if not isinstance(self._body, Body):
             raise ArtifactError("the artifact's host program is malformed", hint="compile the model again")
@@ -75,7 +75,7 @@ class Program:
             what = f"the model has no input '{extra[0]}'" if extra else f"input '{missing[0]}' is missing"
             raise InputError(what, where=self._signature())
         values = [taken(inputs[spec.name], spec) for spec in self.inputs]
-        expect_dims(values, self.inputs, self._ranges)
+        expect_dims(values, self.inputs, self.ranges)
         results = self._run(self._body, values, {}, call or self._call)
         return dict(zip((spec.name for spec in self.outputs), results, strict=True))
 

@@ -111,7 +111,7 @@ def test_loop_by_count_with_outputs() -> None:
         }
     """)
     assert "loop" in operators(imported(model))
-    for trips in (0, 1, 4):
+    for trips in (0, 1, 4, -1):
         feeds = {"trips": np.array(trips), "x": np.array([1, 2, 3], np.float32)}
         assert_same(run(model, feeds), run_onnxruntime(model, feeds))
 

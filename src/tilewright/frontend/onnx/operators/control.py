@@ -27,9 +27,9 @@ from tilewright.graph.ops import (
     constant,
 )
 from tilewright.graph.ops.control import merge_types
-from tilewright.graph.shapes import dims_equal
+from tilewright.graph.shapes import canonical, dims_equal
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, const
+from tilewright.ir.expr import Expr, const, maximum
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import Shape, TensorType
@@ -141,7 +141,11 @@ def _trip_count(ctx: NodeContext) -> Expr | None:
     given = ctx.optional(0)
     if given is None:
         return None
-    trip = ctx.as_size(given, f"{ctx.node.name or ctx.node.output[0]}_trip")
+    known = ctx.state.contents.scalar(given)
+    if known is not None:
+        trip = canonical(maximum(known, 0))
+    else:  # fewer than 0 are none
+        trip = ctx.as_size(ctx.binary("max", ctx.number(given), 0), f"{ctx.node.name or ctx.node.output[0]}_trip")
     return None if trip.is_const and trip.value >= ENDLESS else trip
 
 
