@@ -128,6 +128,25 @@ def test_strings_move(operator: str, inputs: Sequence[Any], attributes: Mapping[
     assert apply("", operator, inputs, attributes).tolist() == wanted
 
 
+TEXTS = strings(["Hello World", "I love  computer science !", "don't", "", "ab1b22c abc"], (5,))
+
+
+@pytest.mark.parametrize("mark", [0, 1])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"separators": [" "]}, {"separators": [" ", "'"], "mincharnum": 3}, {"separators": ["[0-9]+", r"\s"]}, {"separators": [""]},
+        {"separators": ["o", "l+"]}, {"tokenexp": "."}, {"tokenexp": "[a-zA-Z0-9_]+", "mincharnum": 2}, {"tokenexp": "a|ab"},
+        {"tokenexp": "[0-9]*"}, {"separators": ["b", "ab"]},
+    ],
+)  # fmt: skip
+def test_tokens(how: dict[str, Any], mark: int) -> None:
+    attributes = {"mark": mark, "pad_value": "#", "mincharnum": 1} | how
+    for texts in (TEXTS, TEXTS[:4].reshape(2, 2), TEXTS[3:4], TEXTS[:0]):
+        found = apply("com.microsoft", "Tokenizer", [texts], attributes)
+        assert found.tolist() == by_onnxruntime("com.microsoft", "Tokenizer", [texts], attributes, 1).tolist()
+
+
 def test_parts_of_strings() -> None:
     parts, counts = apply("", "StringSplit", [strings(["a,b", "", "c"], (3,))], {"delimiter": ","})
     assert parts.tolist() == [["a", "b"], ["", ""], ["c", ""]]
@@ -152,6 +171,12 @@ def test_parts_of_strings() -> None:
 def test_what_values_do_not_allow(operator: str, inputs: Sequence[Any], attributes: Mapping[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         apply("", operator, inputs, attributes)
+
+
+@pytest.mark.parametrize(("how", "said"), [({"tokenexp": "("}, "not understood"), ({}, "takes separators, or an expression")])
+def test_tokens_of_no_known_kind(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        apply("com.microsoft", "Tokenizer", [WORDS], how)
 
 
 def test_images_without_loss() -> None:

@@ -7,6 +7,7 @@ weakly: a graph or kernel that nobody uses any more frees its nodes.
 from __future__ import annotations
 
 import struct
+import sys
 import threading
 import weakref
 from dataclasses import MISSING, fields
@@ -32,9 +33,11 @@ class InternTable:
 
     def __init__(self) -> None:
         entries: dict[Any, _Entry] = {}
-        lock = _LOCK  # the module's own name is gone when the last nodes are freed, as Python ends
+        lock, ending = _LOCK, sys.is_finalizing  # the names of modules are gone when the last nodes are freed, as Python ends
 
         def drop(entry: _Entry) -> None:
+            if ending():  # keys could not be compared any more
+                return
             with lock:
                 if entries.get(entry.key) is entry:
                     del entries[entry.key]

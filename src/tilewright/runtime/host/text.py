@@ -1,4 +1,4 @@
-"""Operators about strings: StringNormalizer, StringConcat, StringSplit, RegexFullMatch, TfIdfVectorizer, Cast."""
+"""Operators about strings: StringNormalizer, StringConcat, StringSplit, RegexFullMatch, Tokenizer, TfIdfVectorizer, Cast."""
 
 from __future__ import annotations
 
@@ -42,12 +42,74 @@ def split(inputs: Sequence[Any], attributes: Attributes) -> tuple[Array, Array]:
 
 
 def full_match(inputs: Sequence[Any], attributes: Attributes) -> Array:
-    pattern = attributes.get("pattern", "")
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise InputError(f"RegexFullMatch: the pattern {pattern!r} is not understood: {error}") from None
+    compiled = _pattern("RegexFullMatch", attributes.get("pattern", ""))
     return each(lambda text: compiled.fullmatch(text) is not None, inputs[0], np.bool_)
+
+
+def _pattern(operator: str, text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise InputError(f"{operator}: the pattern {text!r} is not understood: {error}") from None
+
+
+def tokens(inputs: Sequence[Any], attributes: Attributes) -> Array:
+    """Tokenizer: the tokens of each string of [C] or [N, C] in a new last axis, filled up with `pad_value`. They are what stands between
+    `separators`, expressions of which each cuts what the ones before it have left, or what `tokenexp` matches; characters one by one for an
+    empty separator. Tokens of fewer than `mincharnum` characters are left out; with `mark` each string's stand between 0x02 and 0x03."""
+    x, separators, expression = inputs[0], attributes.get("separators") or [], attributes.get("tokenexp") or ""
+    least = attributes.get("mincharnum", 1)
+    if x.ndim > 2:
+        raise InputError(f"Tokenizer takes strings of shape [C] or [N, C], not {list(x.shape)}")
+    if bool(separators) == bool(expression):
+        raise InputError("Tokenizer takes separators, or an expression for tokens", hint="one of the two must be given")
+    if separators == [""] or expression == ".":
+        found = [list(text) for text in x.reshape(-1).tolist()]
+    elif expression:
+        pattern = _pattern("Tokenizer", expression)
+        found = [_longest(text, pattern) for text in x.reshape(-1).tolist()]
+    else:
+        patterns = [_pattern("Tokenizer", text) for text in separators]
+        found = [_between(text, patterns) for text in x.reshape(-1).tolist()]
+    kept = [[token for token in own if token and len(token) >= least] for own in found]
+    longest = max(map(len, kept), default=0)
+    if x.size == 0 or longest == 0:
+        return strings([], x.shape if x.size == 0 else (*x.shape, 0))
+    if attributes.get("mark", 0):
+        kept, longest = [["\x02", *own, "\x03"] for own in kept], longest + 2
+    filled = [token for own in kept for token in (*own, *[attributes.get("pad_value", "")] * (longest - len(own)))]
+    return strings(filled, (*x.shape, longest))
+
+
+RUN = re.compile(r"(\[[^\[\]]+\]|\\[wWsSdD])\+")  # one or more characters of a kind: the first match is the longest
+
+
+def _longest(text: str, pattern: re.Pattern[str]) -> list[str]:
+    """The matches of a pattern from left to right, each as long as can be, where `re` takes the first alternative that matches."""
+    found: list[str] = []
+    at = 0
+    while at < len(text) and (match := pattern.search(text, at)) is not None:
+        start, end = match.span()
+        if RUN.fullmatch(pattern.pattern) is None:
+            end = next((e for e in range(len(text), end, -1) if pattern.fullmatch(text, start, e)), end)
+        found.append(text[start:end])
+        at = max(end, start + 1)
+    return found
+
+
+def _between(text: str, patterns: Sequence[re.Pattern[str]]) -> list[str]:
+    """What is left of a text when all that the patterns match, one after the other, is taken out."""
+    parts = [text]
+    for pattern in patterns:
+        cut: list[str] = []
+        for part in parts:
+            at = 0
+            for match in pattern.finditer(part):
+                cut.append(part[at : match.start()])
+                at = match.end()
+            cut.append(part[at:])
+        parts = cut
+    return parts
 
 
 def tf_idf(inputs: Sequence[Any], attributes: Attributes) -> Array:
@@ -123,4 +185,5 @@ OPERATORS: Table = {
     ("", "RegexFullMatch"): full_match,
     ("", "TfIdfVectorizer"): tf_idf,
     ("", "Cast"): cast,
+    ("com.microsoft", "Tokenizer"): tokens,
 }
