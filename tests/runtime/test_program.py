@@ -196,6 +196,37 @@ def test_declared_ranges_hold_for_strings_too(declared: Any, said: str, tmp_path
         assert f"n is 3 (dim 0 of input 'a'), the model was compiled for {said}" in str(caught.value)
 
 
+def test_words_of_texts_are_counted_and_weighed() -> None:
+    """What converters make of text vectorisers: tokens on the host, of which ONNX does not know the shape, then products."""
+    pool = ["good", "bad", "day", "good", "day"]
+    grams = {
+        "mode": "TF",
+        "min_gram_length": 1,
+        "max_gram_length": 2,
+        "max_skip_count": 0,
+        "ngram_counts": [0, 3],
+        "ngram_indexes": [0, 1, 2, 3],
+    }
+    tokens = {"mark": 0, "pad_value": "#", "mincharnum": 2, "tokenexp": "[a-zA-Z0-9_]+"}
+    weights = np.arange(8, dtype=np.float32).reshape(4, 2)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Tokenizer", ["x"], ["t"], domain="com.microsoft", **tokens),
+            helper.make_node("TfIdfVectorizer", ["t"], ["v"], pool_strings=pool, **grams),
+            helper.make_node("MatMul", ["v", "w"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.STRING, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    texts = np.array(["a good day, good day", "bad", "nothing here"], object)
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": texts})
+    np.testing.assert_allclose(tw.compile(model, cache=False, progress="none")(texts), wanted)
+
+
 def test_random_inputs_and_comparison_keep_to_declared_ranges() -> None:
     text = """<ir_version: 9, opset_import: ["" : 20]> g (string[2] a, float[n] x) => (string[2] b, float[n] y) {
         b = StringConcat(a, a) y = Exp(x) }"""

@@ -15,7 +15,7 @@ from tilewright.fuzzing.cases import Case, Finding, write_case
 from tilewright.fuzzing.worker import Worker
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, GraphBuilder, Node, Parameter, Value, map_operator, walk_nodes
-from tilewright.graph.ops import Constant, constant
+from tilewright.graph.ops import Constant, If, Loop, constant
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType
@@ -82,6 +82,8 @@ def _candidates(case: Case, finding: Finding) -> Iterator[Case]:
     # From the middle outwards, so that about half of the graph goes at once.
     for node in sorted(nodes, key=lambda node: abs(nodes.index(node) - len(nodes) // 2)):
         yield from _cut(case, node)
+    for node in nodes:
+        yield from _bodies(case, node)
     for node in reversed(nodes):
         for value in node.values:
             for source in node.inputs:
@@ -150,6 +152,29 @@ def _cut(case: Case, node: Node) -> Iterator[Case]:
         extended = Function(function.name, (*function.params, *fresh), changed.results)
         arrays = tuple((*inputs, *results) for inputs, results in zip(case.inputs, computed, strict=True))
         yield from _with(replace(case, inputs=arrays), extended)
+
+
+def _bodies(case: Case, node: Node) -> Iterator[Case]:
+    """What a node of control flow runs, by itself: a branch, the first turn of a loop."""
+    sizes: dict[Expr, Expr] = {}
+    match node.op:
+        case If(then_branch=first, else_branch=second):
+            bodies, operands = [first, second], node.inputs[1:]
+        case Loop() as loop:
+            bodies, operands = [loop.body], node.inputs[int(loop.conditional) :]
+            sizes[loop.counter] = const(0)
+            for param, operand in zip(loop.body.params, operands, strict=True):
+                sizes |= {dim: given for dim, given in zip(param.shape, operand.shape, strict=True) if dim in loop.fresh}
+        case _:
+            return
+    try:
+        probe = Function("probe", case.function.params, operands)
+        arrays = tuple(tuple(interpret(probe, inputs)) for inputs in case.inputs)
+    except (TilewrightError, ValueError, IndexError):
+        return
+    for body in bodies:
+        for candidate in _reshaped(replace(case, function=body), sizes, arrays):
+            yield from _with(candidate, candidate.function)
 
 
 def _labels(function: Function) -> list[Parameter]:

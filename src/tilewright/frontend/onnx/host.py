@@ -332,7 +332,7 @@ def infer(node: onnx.NodeProto, scope: _Scope, cutter: _Cutter) -> Types:
     try:
         schema = onnx.defs.get_schema(node.op_type, cutter.opsets.get(domain, 1), domain)
     except onnx.defs.SchemaError:
-        return {}
+        return _contributed(node, domain, scope)
     types = {name: scope.types[name] for name in node.input if name in scope.types and scope.types[name].WhichOneof("value")}
     known = {name: scope.constants[name] for name in node.input if name in scope.constants}
     imports = list(cutter.model.proto.opset_import)
@@ -347,6 +347,18 @@ def infer(node: onnx.NodeProto, scope: _Scope, cutter: _Cutter) -> Types:
             raise ModelError(f"{node.op_type} cannot take these values: {' '.join(str(error).split())}") from None
         return {}
     return found
+
+
+def _contributed(node: onnx.NodeProto, domain: str, scope: _Scope) -> Types:
+    """The same for operators of onnxruntime that run on the host, which ONNX does not know."""
+    if (domain, node.op_type) != ("com.microsoft", "Tokenizer") or not node.input or not node.output:
+        return {}
+    given = scope.types.get(node.input[0], onnx.TypeProto())
+    found = onnx.TypeProto()
+    found.CopyFrom(given)
+    if given.tensor_type.HasField("shape"):
+        found.tensor_type.shape.dim.add()  # as many as the longest text has tokens
+    return {node.output[0]: found}
 
 
 def kind_text(type_: onnx.TypeProto) -> str:
