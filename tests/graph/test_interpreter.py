@@ -10,11 +10,11 @@ import pytest
 
 from tilewright.graph.interpreter import bind_inputs, interpret
 from tilewright.graph.node import Function, GraphBuilder, Module, Operator, Origin, Parameter
-from tilewright.graph.ops import Attention, Binary, Call, If, Loop, Reshape, SizeValue, Unary, constant
+from tilewright.graph.ops import Attention, Binary, Call, If, Iota, Loop, Reshape, SizeValue, Unary, constant
 from tilewright.ir import dtypes
-from tilewright.ir.expr import size
+from tilewright.ir.expr import const, size
 from tilewright.ir.types import TensorType, as_shape, tensor
-from tilewright.support.errors import GraphError, InputError, InternalError
+from tilewright.support.errors import GraphError, InputError, InternalError, TypeRuleError
 
 
 def unary_function(name: str, fn: str, type_: TensorType) -> Function:
@@ -44,6 +44,17 @@ def test_sizes_are_solved_from_affine_dims():
     sizes = {}
     bind_inputs(types[:1], [np.zeros((7, 5), np.float32)], sizes)
     assert sizes == {n: 3, m: 2}
+
+
+def test_a_quotient_does_not_say_which_size_it_is_of():
+    n = size("n", 0)
+    types = [tensor(dtypes.float32, ((n + 3) // 4,)), tensor(dtypes.float32, (n,))]
+    for extent in (1, 2, 4, 5):
+        sizes = {}
+        bind_inputs(types, [np.zeros((extent + 3) // 4, np.float32), np.zeros(extent, np.float32)], sizes)
+        assert sizes == {n: extent}
+    with pytest.raises(InputError, match="is not determined"):
+        bind_inputs(types[:1], [np.zeros(1, np.float32)], {})
 
 
 @pytest.mark.parametrize(
@@ -104,6 +115,22 @@ def test_loops_see_their_counter():
     last, sums = interpret(Function("f", (start,), (final, partial)), [np.array(10, np.int64)])
     assert int(last) == 16
     assert sums.tolist() == [10, 11, 13, 16]
+
+
+@pytest.mark.parametrize("inner", [False, True], ids=["the counter", "a size of the body"])
+def test_a_loop_stacks_no_values_whose_shapes_differ(inner):
+    counter, own = size("i", 0), size("own", 0)
+    g = GraphBuilder()
+    x = g.one(Parameter("x", tensor(dtypes.int64, ())))
+    row = g.one(Iota(counter, dtypes.int64))
+    if inner:  # as many as an inner loop has turns until its condition fails
+        y = g.one(Parameter("y", tensor(dtypes.int64, ())))
+        less = g.one(Binary("less"), y, g.one(constant(3, dtypes.int64)))
+        body = Function("inner", (y,), (less, g.one(Binary("add"), y, y), y))
+        _, row = g.emit(Loop(body, 1, own, const(9), True), g.one(constant(True, dtypes.bool_)), x)
+    start = g.one(Parameter("start", tensor(dtypes.int64, ())))
+    with pytest.raises(TypeRuleError, match=f"has the size {'own' if inner else 'i'},"):
+        g.emit(Loop(Function("body", (x,), (x, row)), 1, counter, const(4)), start)
 
 
 def test_recursive_calls():

@@ -112,7 +112,7 @@ def _with(case: Case, function: Function | None) -> Iterator[Case]:
     reached = set(walk_nodes(function.results))
     kept = [i for i, param in enumerate(function.params) if param.node in reached]
     needed = {v for node in reached for t in node.types for d in t.shape for v in free_vars(d)}
-    known = {v for i in kept for d in function.params[i].shape for v in free_vars(d)}
+    known = {d for i in kept for d in function.params[i].shape}
     if needed - known:
         kept = list(range(len(function.params)))
     smaller = Function(function.name, tuple(function.params[i] for i in kept), function.results)

@@ -27,7 +27,7 @@ from tilewright.graph.ops.control import Call
 from tilewright.graph.ops.source import BindSize
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr
-from tilewright.ir.traverse import evaluate_int, free_vars
+from tilewright.ir.traverse import evaluate_int, free_vars, solve_for
 from tilewright.ir.types import TensorType, tensor
 from tilewright.support.errors import GraphError, InputError, InternalError, ShapeError, TilewrightError
 
@@ -90,19 +90,10 @@ def _solve_all(equations: Iterable[tuple[Expr, int]], sizes: Sizes) -> None:
             unknown = [v for v in free_vars(dim) if v not in sizes]
             if len(unknown) != 1:
                 continue
-            solution = _solve(dim, unknown[0], n, sizes)
+            solution = solve_for(dim, unknown[0], n, sizes)
             if solution is not None:
                 sizes[unknown[0]] = solution
                 progress = True
-
-
-def _solve(dim: Expr, unknown: Expr, n: int, sizes: Sizes) -> int | None:
-    at_zero = evaluate_int(dim, {**sizes, unknown: 0})
-    slope = evaluate_int(dim, {**sizes, unknown: 1}) - at_zero
-    if slope == 0 or (n - at_zero) % slope:
-        return None
-    solution = (n - at_zero) // slope
-    return solution if evaluate_int(dim, {**sizes, unknown: solution}) == n else None
 
 
 class Interpreter:

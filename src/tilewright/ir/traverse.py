@@ -84,6 +84,18 @@ def free_vars(*roots: Expr) -> tuple[Expr, ...]:
     return tuple(node for node in walk(*roots) if node.op is Op.VAR)
 
 
+def solve_for(dim: Expr, unknown: Expr, n: int, known: Mapping[Expr, int]) -> int | None:
+    """The value of a variable at which an integer expression is `n`, given its other variables. None where there is none, where the
+    expression is not linear there, or where it is `n` at a value beside it too, as quotients are."""
+    at_zero = evaluate_int(dim, {**known, unknown: 0})
+    slope = evaluate_int(dim, {**known, unknown: 1}) - at_zero
+    if slope == 0 or (n - at_zero) % slope:
+        return None
+    found = (n - at_zero) // slope
+    before, here, after = (evaluate_int(dim, {**known, unknown: found + step}) for step in (-1, 0, 1))
+    return found if here == n and before != n and after != n else None
+
+
 def evaluate_int(e: Expr, env: Mapping[Expr, int], memo: dict[Expr, int] | None = None) -> int:
     """The value of an integer or bool expression without loads, given its variables; KeyError for an unknown variable. Shared nodes are
     evaluated once; pass the same `memo` to share work between calls with the same `env`."""

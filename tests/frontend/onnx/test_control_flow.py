@@ -166,6 +166,24 @@ def test_outputs_that_change_shape_are_refused() -> None:
         imported(model)
 
 
+def test_outputs_as_long_as_the_number_of_the_iteration_are_refused() -> None:
+    model = parse("""
+        g (float[1] x) => (float[1] last, int64[T, M] all) {
+            n = Constant<value_int = 3>()
+            yes = Constant<value = bool {1}>()
+            zero = Constant<value_int = 0>()
+            one = Constant<value_int = 1>()
+            last, all = Loop (n, yes, x) <body = b (int64 i, bool go, float[1] v) => (bool again, float[1] w, int64[Q] out) {
+                again = Identity(go)
+                w = Neg(v)
+                out = Range(zero, i, one)
+            }>
+        }
+    """)
+    with pytest.raises(UnsupportedOperatorError, match="changes its shape"):
+        imported(model)
+
+
 @pytest.mark.parametrize("backwards", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_scan(backwards: int, axis: int) -> None:

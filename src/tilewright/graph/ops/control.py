@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from tilewright.graph.node import Array, Function, GraphBuilder, Operator, Parameter, Value
+from tilewright.graph.node import Array, Function, GraphBuilder, Operator, Parameter, Value, walk_nodes
 from tilewright.graph.ops.movement import Reshape, Slice
 from tilewright.graph.shapes import canonical
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const, size
-from tilewright.ir.traverse import evaluate_int
+from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.ir.types import TensorType
 from tilewright.support.errors import TypeRuleError
 
@@ -146,8 +146,19 @@ class Loop(Operator):
         results = self.body.results[first:]
         for i in range(self.carried):
             self._check_carried(f"carried value {i} after one iteration", params[i], results[i].type, True)
+        own = self.own_sizes(results[self.carried :])
+        if own:
+            raise TypeRuleError(f"a stacked output has the size {own[0].attr.name}, which is another one in each iteration")
         stacked = [TensorType(r.type.dtype, (self.stacked_length, *r.shape)) for r in results[self.carried :]]
         return (*params[: self.carried], *stacked)
+
+    def own_sizes(self, values: Sequence[Value]) -> tuple[Expr, ...]:
+        """The sizes in the shapes of values of the body that one iteration may bind to something else than another."""
+        mentioned = free_vars(*(dim for value in values for dim in value.shape))
+        if not mentioned:
+            return ()
+        bound = {size for node in walk_nodes(self.body.results) for size in node.op.defines} | {self.counter, *self.fresh}
+        return tuple(size for size in mentioned if size in bound)
 
     def _check_carried(self, what: str, param: TensorType, given: TensorType, may_change: bool) -> None:
         same = param.dtype is given.dtype and param.rank == given.rank
@@ -188,14 +199,8 @@ class Loop(Operator):
     @staticmethod
     def _empty(type_: TensorType, sizes: Mapping[Expr, int]) -> Array:
         known = {**sizes}
-        shape = [evaluate_int(dim, known) if all(v in known for v in _vars(dim)) else 0 for dim in type_.shape]
+        shape = [evaluate_int(dim, known) if all(v in known for v in free_vars(dim)) else 0 for dim in type_.shape]
         return np.zeros((0, *shape), type_.dtype.numpy)
-
-
-def _vars(e: Expr) -> tuple[Expr, ...]:
-    from tilewright.ir.traverse import free_vars
-
-    return free_vars(e)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -126,7 +126,7 @@ def loop(ctx: NodeContext) -> Sequence[Value]:
     always = going is not None and going.is_const and bool(going.value)
     always = always and (starts is None or (start_known is not None and start_known.is_const and bool(start_known.value)))
     results = body.results[1:] if always else body.results
-    _check_stacked(ctx, body, fresh, results[len(types) + int(not always) :])
+    _check_stacked(ctx, body, (counter, *fresh), results[len(types) + int(not always) :])
     function = Function(body.name, (*body.carried, *body.captured), results)
     if trip is None and always:
         raise ModelError("Loop never ends: it has neither a trip count nor a condition", where=ctx.where)
@@ -190,9 +190,9 @@ def _changed_dims(ctx: NodeContext, types: Sequence[TensorType], after: Sequence
     return result
 
 
-def _check_stacked(ctx: NodeContext, body: _Body, fresh: Sequence[Expr], outputs: Sequence[Value]) -> None:
-    """Stacked outputs must have one shape in every iteration."""
-    inner = {size for node in walk_nodes(body.results) for size in node.op.defines} | set(fresh)
+def _check_stacked(ctx: NodeContext, body: _Body, changing: Sequence[Expr], outputs: Sequence[Value]) -> None:
+    """Stacked outputs must have one shape in every iteration. changing: sizes of the loop that do not."""
+    inner = {size for node in walk_nodes(body.results) for size in node.op.defines} | set(changing)
     for i, value in enumerate(outputs):
         if any(size in inner for size in free_vars(*value.shape)):
             raise UnsupportedOperatorError(
