@@ -166,6 +166,22 @@ def test_outputs_that_change_shape_are_refused() -> None:
         imported(model)
 
 
+def test_carried_values_that_change_their_rank_are_refused() -> None:
+    model = parse("""
+        g (float x) => (float[1] last) {
+            n = Constant<value_int = 3>()
+            yes = Constant<value = bool {1}>()
+            one = Constant<value_floats = [1.0]>()
+            last = Loop (n, yes, x) <body = b (int64 i, bool go, float[1] v) => (bool again, float[1] w) {
+                again = Identity(go)
+                w = Add(v, one)
+            }>
+        }
+    """)
+    with pytest.raises(UnsupportedOperatorError, match="carried value 0 changes from"):
+        imported(model)
+
+
 def test_outputs_as_long_as_the_number_of_the_iteration_are_refused() -> None:
     model = parse("""
         g (float[1] x) => (float[1] last, int64[T, M] all) {

@@ -164,7 +164,7 @@ def _loop_body(ctx: NodeContext, graph: onnx.GraphProto, counter: Expr, types: S
 def _as_declared(g: GraphBuilder, value: Value, info: onnx.ValueInfoProto, before: Shape | None) -> Value:
     """A result with dims that are not known taken from its declaration: for a carried value, where it had that size before."""
     declared = info.type.tensor_type.shape.dim
-    if len(declared) != value.type.rank:
+    if len(declared) != value.type.rank or (before is not None and len(before) != value.type.rank):
         return value
     shape = list(value.shape)
     for axis, dim in enumerate(declared):
