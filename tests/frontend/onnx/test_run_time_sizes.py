@@ -78,6 +78,24 @@ def test_known_sizes_that_do_not_fit_are_refused_when_compiling(text: str) -> No
     assert "node 'y'" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[n, m] x, bool c) => (float[p, m] y) { y = Compress<axis = 0>(x, c) }",
+        "g (float[n, m] x, bool[2, 2] c) => (float[p, m] y) { y = Compress<axis = 0>(x, c) }",
+        "g (float x, bool[2] c) => (float[p] y) { y = Compress<axis = 0>(x, c) }",
+        "g (float x, int64[1] k) => (float[a] y) { y, i = TopK(x, k) }",
+        "g (float x, int64[2] s) => (float[a] y, float[b] z) { y, z = Split(x, s) }",
+        "g (float x) => (float[a] y, float[b] z) { y, z = Split<num_outputs = 2>(x) }",
+        "g (float[n, m] x, int64[1] a, int64[1] b, int64[1] axes, float[1] s) => (float[k, m] y) { y = Slice(x, a, b, axes, s) }",
+        "g (float[n, m] x, float[1] a, int64[1] b) => (float[k, m] y) { y = Slice(x, a, b) }",
+    ],
+)
+def test_operands_of_the_wrong_rank_or_dtype_are_refused(text: str) -> None:
+    with pytest.raises(ModelError):
+        compiled(text)
+
+
 @pytest.mark.parametrize("bounds", [(0, LARGEST), (SMALLEST, LARGEST), (LARGEST, SMALLEST), (-3, LARGEST), (2, 4)])
 def test_ends_of_a_slice_at_the_ends_of_int64(bounds: tuple[int, int]) -> None:
     exe = compiled("""g (float[n, m] x, int64[1] s, int64[1] e) => (float[a, m] y) {

@@ -246,6 +246,12 @@ class NodeContext:
             raise ModelError(f"{self.op_type}: axis {axis} is out of range for rank {rank}", where=self.where)
         return axis + rank if axis < 0 else axis
 
+    def dim(self, value: Value, axis: int) -> Expr:
+        """The dim of an axis; ModelError where the value has fewer axes."""
+        if axis >= value.type.rank:
+            raise ModelError(f"{self.op_type}: an input is {value.type!r}", where=self.where, why=f"it must have more than {axis} axes")
+        return value.shape[axis]
+
     def seed(self) -> int:
         """The seed of a random operator: its attribute, or a number that only this node has."""
         given = self.attribute("seed")
@@ -314,7 +320,7 @@ class NodeContext:
 
     def as_sizes(self, value: Value, name: str = "", lo: int | None = 0, hi: int | None = None, position: bool = False) -> tuple[Expr, ...]:
         """The numbers in a rank-1 integer tensor as expressions; those not known are bound at run time, as `as_size` does."""
-        self._expect_integers(value)
+        self.expect_integers(value)
         known = self.contents(value)
         if known is not None:
             return tuple(known.reshape(-1))
@@ -336,11 +342,12 @@ class NodeContext:
         array = self.constant_of(index)
         if array is None:
             return None
-        self._expect_integers(self.input(index))
+        self.expect_integers(self.input(index))
         numbers: list[int] = array.reshape(-1).tolist()
         return numbers
 
-    def _expect_integers(self, value: Value) -> None:
+    def expect_integers(self, value: Value) -> None:
+        """Raises ModelError where sizes, positions or axes are no integers."""
         if not value.type.dtype.is_integer:
             raise ModelError(f"{self.op_type}: sizes, positions or axes are {value.type!r}", where=self.where, why="they must be integers")
 
@@ -404,13 +411,12 @@ class NodeContext:
 
     def refine_axis(self, value: Value, axis: int, dim: ExprLike) -> Value:
         """`value` with the dim of one axis asserted to be `dim`."""
-        if axis >= value.type.rank:
-            raise ModelError(f"{self.op_type}: an input is {value.type!r}", where=self.where, why=f"it must have more than {axis} axes")
+        self.dim(value, axis)
         return self.refine(value, [*value.shape[:axis], dim, *value.shape[axis + 1 :]])
 
     def at_least(self, value: Value, axis: int, least: Expr) -> Value:
         """`value` with the dim of one axis asserted to be `least` or more (checked at run time where not provable)."""
-        dim = value.shape[axis]
+        dim = self.dim(value, axis)
         enough = canonical(maximum(dim, least))
         if dims_equal(enough, dim):
             return value

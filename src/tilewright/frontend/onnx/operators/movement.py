@@ -171,7 +171,7 @@ def split(ctx: NodeContext) -> list[Value]:
         count = ctx.output_count
         if ctx.attribute("num_outputs", count) != count:
             raise ModelError(f"Split has {count} results and num_outputs {ctx.attribute('num_outputs')}", where=ctx.where)
-        dim = x.shape[axis]
+        dim = ctx.dim(x, axis)
         each = ceil_quotient(dim, count)
         sizes = [each] * (count - 1) + [canonical(dim - each * (count - 1))]
         if not dim.is_const:
@@ -183,7 +183,7 @@ def split(ctx: NodeContext) -> list[Value]:
     starts = [const(0)]
     for size in sizes:
         starts.append(canonical(starts[-1] + size))
-    total, dim = starts[-1], x.shape[axis]
+    total, dim = starts[-1], ctx.dim(x, axis)
     if total.is_const and dim.is_const and total is not dim:
         raise ModelError(f"Split has sizes of {total!r} in all for an axis of {dim!r}", where=ctx.where)
     x = ctx.refine_axis(x, axis, total)
@@ -232,6 +232,7 @@ def _slice_open(ctx: NodeContext, x: Value, starts: Sequence[Expr], ends: Sequen
     steps, sizes = [const(1)] * len(axes), [const(1)] * len(axes)
     if ctx.has(4):
         name = f"{ctx.node.output[0]}_step"
+        ctx.expect_integers(ctx.input(4))
         given = ctx.binary("max", ctx.input(4), -int(np.iinfo(ctx.input(4).type.dtype.numpy).max))  # whose magnitude there is
         steps = list(ctx.as_positions(given, name))
         sizes = list(ctx.as_sizes(ctx.unary("abs", given), f"{name}_size", lo=1, position=True))

@@ -56,6 +56,7 @@ def non_zero(ctx: NodeContext) -> Value:
 def compressed(ctx: NodeContext) -> Value:
     """The condition may be shorter than the axis, not longer."""
     x, condition, axis = ctx.input(0), ctx.input(1), ctx.attribute("axis")
+    condition = ctx.refine(condition, (ctx.dim(condition, 0),))
     if axis is None:
         x, at = ctx.reshape(x, (x.type.count,)), 0
     else:
