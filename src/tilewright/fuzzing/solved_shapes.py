@@ -203,7 +203,7 @@ STEPS: tuple[Callable[[Sketch], None], ...] = (
 
 
 def sketched(rng: np.random.Generator, steps: int) -> Sketch:
-    """A graph of some operators on unknown dims. Half of the steps put an operator's result in a parameter's place."""
+    """A graph of some operators on unknown dims. Three steps of ten put an operator's result in a parameter's place."""
     s = Sketch(rng, Solver(rng))
     s.values.append(s.value(2, 4))
     for _ in range(steps):

@@ -12,6 +12,8 @@ import numpy as np
 from tilewright.runtime.host.calling import Array, Attributes, Table, each, is_strings, strings
 from tilewright.support.errors import InputError
 
+RUN = re.compile(r"(\[[^\[\]]+\]|\\[wWsSdD])\+")  # one or more characters of a kind: the first match is the longest
+
 
 def normalize(inputs: Sequence[Any], attributes: Attributes) -> Array:
     """Words [C] or [1, C] without stop words, in one case. Where none is left: one empty word."""
@@ -81,16 +83,13 @@ def tokens(inputs: Sequence[Any], attributes: Attributes) -> Array:
     return strings(filled, (*x.shape, longest))
 
 
-RUN = re.compile(r"(\[[^\[\]]+\]|\\[wWsSdD])\+")  # one or more characters of a kind: the first match is the longest
-
-
 def _longest(text: str, pattern: re.Pattern[str]) -> list[str]:
     """The matches of a pattern from left to right, each as long as can be, where `re` takes the first alternative that matches."""
     found: list[str] = []
-    at = 0
+    at, is_run = 0, RUN.fullmatch(pattern.pattern) is not None
     while at < len(text) and (match := pattern.search(text, at)) is not None:
         start, end = match.span()
-        if RUN.fullmatch(pattern.pattern) is None:
+        if not is_run:
             end = next((e for e in range(len(text), end, -1) if pattern.fullmatch(text, start, e)), end)
         found.append(text[start:end])
         at = max(end, start + 1)
