@@ -15,8 +15,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilewright.graph.interpreter import Interpreter
-from tilewright.graph.node import Function, Module, Node, Operator
+from tilewright.accuracy.rounded_factors import PRODUCTS, loses_bits, scaled_products
+from tilewright.graph.interpreter import Interpreter, decomposed, has_reference
+from tilewright.graph.node import Function, Module, Node, Operator, Value, bind_operator, has_decomposition, walk_nodes
 from tilewright.graph.ops import (
     ArgReduce,
     Attention,
@@ -77,7 +78,7 @@ from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape,
 from tilewright.graph.ops.source import BindSize, Constant, Iota, SizeValue
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, tensor
 from tilewright.support.errors import TilewrightError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -97,8 +98,6 @@ EXACT_FUNCTIONS = frozenset([
 SUMS = (
     Binary, Reduce, WindowReduce, CumulativeScan, ScatterElements, ScatterNd, Contract, Convolution, ConvolutionTranspose, Dequantize,
 )  # fmt: skip
-# Operators whose factors `precision=bf16` may round to bfloat16.
-PRODUCTS = (Contract, Convolution, ConvolutionTranspose, BlockedConvolution, WinogradConvolution, Lstm, Gru, Rnn)
 # Operators that jump where an operand passes a threshold: errors of sums come after that.
 CHOOSING = (TreeEnsemble,)
 ARITHMETIC = frozenset(["add", "sub", "mul", "div", "reciprocal", "sqrt"])
@@ -128,27 +127,26 @@ def unit(dtype: np.dtype) -> float:
     return float(info(dtype).eps) / 2
 
 
-def loses_bits(x: Array) -> bool:
-    """Whether x is float32 and rounding to bfloat16 changes it."""
-    return x.dtype == np.float32 and not np.array_equal(x.astype(BFLOAT16).astype(np.float32), x, equal_nan=True)
-
-
 @dataclass(slots=True)
 class Memory:
     """What noisy runs of the same graph on the same inputs learn. many: of nodes that round, how large errors of their operands are, in
     units of rounding errors; without it each run would have to find that out by running them exactly too. jumps: whether there are
-    operators with float operands that may jump; without any, errors of ordinary size say all."""
+    operators with float operands that may jump; without any, errors of ordinary size say all. opened: of operators with operands of such
+    types, what they are made of, where those are products. scaled: of each function, the products that factors may go into."""
 
     many: dict[Node, float] = field(default_factory=dict)
     jumps: bool = False
+    opened: dict[tuple[Operator, tuple[TensorType, ...]], Function | None] = field(default_factory=dict)
+    scaled: dict[tuple[Value, ...], frozenset[Node]] = field(default_factory=dict)
 
 
 class NoisyInterpreter(Interpreter):
     """Runs functions with errors, `scale` times as large as rounding makes them; each run draws others. absolute: results of functions
     between -1 and 1 have errors in units of 1, as those of libraries do that are not accurate where results are small. coarse: float32
-    factors of products have errors as large as those of bfloat16. memory: what runs before have learnt."""
+    factors of products have errors as large as those of bfloat16, also where the product is inside of another operator and its factors are
+    computed there, such as the states of a recurrent layer. memory: what runs before have learnt."""
 
-    __slots__ = ("absolute", "coarse", "memory", "node", "rng", "scale")
+    __slots__ = ("absolute", "coarse", "memory", "node", "rng", "scale", "scaled")
 
     def __init__(
         self,
@@ -163,28 +161,46 @@ class NoisyInterpreter(Interpreter):
         self.rng, self.scale, self.absolute, self.coarse = rng, scale, absolute, coarse
         self.memory = Memory() if memory is None else memory
         self.node: Node | None = None
+        self.scaled: frozenset[Node] = frozenset()
 
     def over(self, module: Module) -> NoisyInterpreter:
         """An interpreter over another module that draws errors from the same generator."""
         return NoisyInterpreter(self.rng, module, self.scale, self.absolute, self.coarse, self.memory)
+
+    def run(self, function: Function, inputs: Sequence[Array], sizes: dict[Expr, int]) -> list[Array]:
+        """The results of `function`, with errors."""
+        if not self.coarse:
+            return super().run(function, inputs, sizes)
+        if function.results not in self.memory.scaled:
+            self.memory.scaled[function.results] = frozenset(scaled_products(function.results))
+        outer, self.scaled = self.scaled, self.memory.scaled[function.results]
+        try:
+            return super().run(function, inputs, sizes)
+        finally:
+            self.scaled = outer
 
     def _node(self, node: Node, inputs: list[Array], sizes: dict[Expr, int]) -> list[Array]:
         self.node = node
         return super()._node(node, inputs, sizes)
 
     def _operator(self, op: Operator, inputs: list[Array], sizes: dict[Expr, int], types: list[TensorType]) -> Sequence[Array]:
+        opened = self._opened(op, inputs, sizes, types) if self.coarse else None
+        if opened is not None:
+            return self.run(opened, inputs, {})
         node = self.node
         self.memory.jumps = self.memory.jumps or may_jump(op, inputs)
         many = None if node is None else self.memory.many.get(node)
+        # Not learnt: in a loop, factors may lose bits in one turn and have none to lose in another, such as the first state, of zeros.
+        coarse = self.coarse and isinstance(op, PRODUCTS) and (node in self.scaled or any(map(loses_bits, inputs)))
         if many is None:
             results = [np.asarray(r) for r in super()._operator(op, inputs, sizes, types)]
-            coarse = self.coarse and isinstance(op, PRODUCTS) and any(map(loses_bits, inputs))
             if not any(map(is_float, (*results, *inputs))) or hasattr(op, "interpret") or not (coarse or rounds(op, inputs, results)):
                 return results
             # Errors of partial sums: in whatever order terms are added, they grow with the number of terms.
-            many = math.sqrt(terms(op, inputs, results)) + (unit(BFLOAT16) / unit(np.dtype(np.float32)) if coarse else 0.0)
+            many = math.sqrt(terms(op, inputs, results))
             if node is not None:
                 self.memory.many[node] = many
+        many += unit(BFLOAT16) / unit(np.dtype(np.float32)) if coarse else 0.0
         noisy = [self._disturbed(x, many) if is_float(x) and not isinstance(op, CHOOSING) else x for x in inputs]
         results = [np.asarray(r) for r in super()._operator(op, noisy, sizes, types)]
         size = 1.0 if getattr(op, "fn", "add") in ARITHMETIC else FUNCTION_ULPS
@@ -192,6 +208,17 @@ class NoisyInterpreter(Interpreter):
         if self.absolute and (op.name == "softmax" or getattr(op, "fn", "") in BOUNDED_FUNCTIONS):
             return [self._moved(r, FUNCTION_ULPS) for r in disturbed]
         return disturbed
+
+    def _opened(self, op: Operator, inputs: list[Array], sizes: dict[Expr, int], types: list[TensorType]) -> Function | None:
+        """What an operator is made of that has a reference, so that no error would get inside, and products inside; None for others."""
+        if not (has_reference(op) and has_decomposition(op)):
+            return None
+        fixed = tuple(tensor(type_.dtype, array.shape) for type_, array in zip(types, inputs, strict=True))
+        if (op, fixed) not in self.memory.opened:
+            parts = decomposed(bind_operator(op, sizes), fixed)
+            products = any(isinstance(node.op, PRODUCTS) for node in walk_nodes(parts.results))
+            self.memory.opened[op, fixed] = parts if products else None
+        return self.memory.opened[op, fixed]
 
     def _moved(self, x: Array, size: float) -> Array:
         error = self.scale * size * unit(x.dtype) * self.rng.uniform(-1, 1, x.shape)
