@@ -1,8 +1,8 @@
 """Open many hostile inputs: `python -m tests.hostile --count 10000 [--first SEED] [--seconds N]`.
 
 Damaged models and artifacts, weights that lie elsewhere, and small files that ask for much. Each must run or end in a TilewrightError: no
-crash, no hang over 10 s, no memory above the limit, no file written outside of the model's folder, none read from outside. The exit code
-is 1 when one did not.
+crash, no hang over 10 s of processor time, no memory above the limit, no file written outside of the model's folder, none read from
+outside. The exit code is 1 when one did not.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections import Counter
 from tests.hostile.worker import Outcome
 from tilewright.fuzzing.process import CaseProcess, Lost
 
-LIMIT = 10.0  # seconds for one case
-START = 120.0  # seconds in which the process gets ready
+LIMIT = 10.0  # seconds of processor time for one case
+START = 120.0  # seconds of it in which the process gets ready
 
 
 def opener() -> CaseProcess:

@@ -1,4 +1,8 @@
-"""A process that answers requests one after another, so that a crash or a hang of what it runs is a finding and not the end."""
+"""A process that answers requests one after another, so that a crash or a hang of what it runs is a finding and not the end.
+
+A hang is told by processor time, of the process with its threads and children: on a machine that has other things to do, the same work
+takes as much of it as ever, and longer by the clock. Only a process that does nothing is told by the clock, which it is given more of.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
+
+PATIENCE = 10.0  # times the limit of processor time that may pass by the clock
+LOOK = 0.5  # seconds between looks at how much of it was used
 
 
 class Lost(Exception):
@@ -24,7 +33,7 @@ class Lost(Exception):
 
 class CaseProcess:
     """Runs `python -m MODULE`, which reads a JSON request a line and answers with a line of JSON; a new one takes its place when it dies or
-    hangs. limit: seconds for an answer; start: for the first of a new process, which imports, if that is more."""
+    hangs. limit: seconds of processor time for an answer; start: for the first of a new process, which imports, if that is more."""
 
     def __init__(self, module: str, limit: float, start: float = 0.0) -> None:
         self.module, self.limit, self.start = module, limit, max(start, limit)
@@ -52,10 +61,7 @@ class CaseProcess:
             if process.stdin is not None:
                 process.stdin.write(json.dumps(request) + "\n")
                 process.stdin.flush()
-            line = self.answers.get(timeout=limit)
-        except queue.Empty:
-            self.stop()
-            raise Lost("hang", f"no result after {limit:.0f} s") from None
+            line = self._answer(process, limit)
         except BrokenPipeError:
             line = ""
         if not line:
@@ -63,6 +69,19 @@ class CaseProcess:
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             raise Lost("crash", f"the process ended with {name}")
         return json.loads(line)
+
+    def _answer(self, process: subprocess.Popen[str], limit: float) -> str:
+        """The next line of an answer, empty where the process has ended. Raises Lost, after stopping it, when it takes too long."""
+        begun, before = time.monotonic(), processor_time(process.pid) or 0.0
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self.answers.get(timeout=min(LOOK, limit))
+            passed = time.monotonic() - begun
+            now = processor_time(process.pid)
+            used = passed if now is None else now - before
+            if used >= limit or passed >= PATIENCE * limit:
+                self.stop()
+                raise Lost("hang", f"no result after {used:.0f} s of processor time, {passed:.0f} s in all")
 
     def _gone(self, process: subprocess.Popen[str]) -> int:
         code = process.wait()
@@ -81,6 +100,19 @@ class CaseProcess:
         self.process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=nowhere, text=True)
         threading.Thread(target=_listen, args=(self.process.stdout, self.answers), daemon=True).start()
         return self.process
+
+
+def processor_time(pid: int) -> float | None:
+    """Seconds of processor time that a process has used, with all its threads and its children, those that have ended included. None where
+    the system does not say: only Linux does, in /proc."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        listed = [path.read_text("utf-8") for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return None
+    # utime, stime, cutime, cstime, in clock ticks: fields 14 to 17 (proc_pid_stat(5)); the second is a name, which may hold blanks
+    ticks = sum(int(text) for text in line.rpartition(")")[2].split()[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK") + sum(processor_time(int(child)) or 0.0 for text in listed for child in text.split())
 
 
 def _listen(stream: TextIO, answers: queue.Queue[str]) -> None:

@@ -20,7 +20,7 @@ from tilewright.fuzzing.cases import Case, Finding, Outcome, Recipe, case_of, ju
 from tilewright.fuzzing.lines import Lines
 from tilewright.fuzzing.process import CaseProcess, Lost
 
-LIMIT = 60.0  # seconds for one case
+LIMIT = 60.0  # seconds of processor time for one case
 LINES = Lines()  # what this process has run
 MEMORY = 8 << 30  # bytes of addresses that a worker may take: a case that asks for more is a finding, not the machine's end
 
