@@ -17,8 +17,9 @@ from tilewright.frontend.dims import DimRange
 from tilewright.frontend.onnx.host import may_want_host, partition, wants_host
 from tilewright.frontend.onnx.loader import LoadedModel, load_model
 from tilewright.frontend.onnx.survey import Refusal, node_named, operator_counts, refusal, survey
+from tilewright.graph.in_place import constant_operands
 from tilewright.graph.node import Function, Module, Node
-from tilewright.graph.ops import Constant, Fused
+from tilewright.graph.ops import Fused
 from tilewright.ir.expr import Expr, const, maximum
 from tilewright.ir.simplify import simplify
 from tilewright.ir.types import TensorType, sizes_of
@@ -204,7 +205,7 @@ class _Groups:
     def __call__(self, node: Node) -> CompiledGroup | None:
         if not isinstance(node.op, Fused):
             return None
-        constants = frozenset(i for i, value in enumerate(node.inputs) if isinstance(value.op, Constant))
+        constants = constant_operands(node)
         key = (node.op.body, constants)
         if key not in self.codes:
             try:

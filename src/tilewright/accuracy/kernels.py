@@ -17,11 +17,14 @@ import numpy as np
 from tilewright.accuracy.errors import LARGE, Error, error_of, is_large, share_beyond, tolerance_of
 from tilewright.accuracy.judge import Judge, Verdict, judge_of_node
 from tilewright.compiler import Compiled, constant_offsets
+from tilewright.graph.in_place import stacked
 from tilewright.graph.interpreter import Interpreter, bind_inputs, interpret
-from tilewright.graph.node import Function, Node, Value, walk_nodes
-from tilewright.graph.ops import Constant, Fused
+from tilewright.graph.node import Function, GraphBuilder, Node, Value, walk_nodes
+from tilewright.graph.ops import Constant, ConstantData, Fused
 from tilewright.ir.expr import Expr
-from tilewright.plan.steps import Launch, walk_steps
+from tilewright.ir.traverse import evaluate_int
+from tilewright.ir.types import bind_shape
+from tilewright.plan.steps import Launch, Place, walk_steps
 from tilewright.runtime.specs import Array
 from tilewright.target.cpu.stepper import Stepper
 
@@ -117,11 +120,19 @@ class _Watcher:
                 each.overwritten = f"operand {number} is no longer what {writer} has stored"
         if each.calls > JUDGED_CALLS and each.calls & (each.calls - 1):
             return
-        self.operands = [
-            constant_of(value) if isinstance(value.op, Constant) else np.array(array)
-            for value, array in zip(group.inputs, operands, strict=True)
-        ]
+        self.operands = [self.as_it_is(value, place, array) for value, place, array in zip(group.inputs, step.args, operands, strict=False)]
         self.expected = Interpreter(self.compiled.module).results_of(group, self.operands, dict(self.stepper.sizes))
+
+    def as_it_is(self, value: Value, place: Place, array: Array) -> Array:
+        """An operand, where it is a constant not as it is stored for the kernel."""
+        if isinstance(value.op, Constant):
+            return constant_of(value)
+        whole = stacked(value)
+        if whole is None:
+            return np.array(array)
+        shape = bind_shape(value.shape, {})
+        number = evaluate_int(place.offset, self.stepper.sizes) // evaluate_int(place.type.bytes, {})
+        return np.array(constant_of(whole).reshape(-1, *shape)[number])
 
     def after(self, step: Launch, results: Sequence[Array], seconds: float) -> None:
         each, group = self.traced[id(step)], step.group
@@ -136,9 +147,20 @@ class _Watcher:
             if each.verdict is None or rank(verdict) > rank(each.verdict):
                 each.verdict, each.dtype, each.shape = verdict, result.dtype.name, result.shape
             if not verdict.ok and not each.found:
-                each.given = tuple(a for v, a in zip(group.inputs, self.operands, strict=True) if not isinstance(v.op, Constant))
+                each.group = settled(group, self.operands)
+                each.given = tuple(a for v, a in zip(each.group.inputs, self.operands, strict=True) if not isinstance(v.op, Constant))
                 each.found, each.expected = tuple(np.array(r) for r in results), tuple(self.expected)
                 each.judge = judge
+
+
+def settled(group: Node, operands: Sequence[Array]) -> Node:
+    """The group with those of its operands that are slices of constants as constants themselves, as which it was compiled."""
+    g = GraphBuilder()
+    known = [
+        value if stacked(value) is None else g.one(Constant(ConstantData(array)))
+        for value, array in zip(group.inputs, operands, strict=True)
+    ]
+    return group if known == list(group.inputs) else g.emit(group.op, *known, origin=group.origin)[0].node
 
 
 def rank(verdict: Verdict) -> tuple[bool, bool, float]:

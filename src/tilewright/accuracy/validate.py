@@ -19,14 +19,15 @@ import numpy as np
 
 from tilewright.accuracy.bisect import wrong_pass, wrong_schedule
 from tilewright.accuracy.judge import Judge, judge_of_module, judge_of_node
-from tilewright.accuracy.kernels import Traced
+from tilewright.accuracy.kernels import Traced, settled
 from tilewright.compiler import Compiled, constant_offsets
 from tilewright.graph.interpreter import Interpreter, Sizes, interpret
 from tilewright.graph.node import Module, Node
 from tilewright.graph.ops import Constant
-from tilewright.ir.traverse import evaluate_int
+from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.ir.types import bind_shape
 from tilewright.machine.description import Machine
+from tilewright.plan.build import EachSlice
 from tilewright.plan.steps import Launch, walk_steps
 from tilewright.runtime.constants import ALIGNMENT
 from tilewright.runtime.examples import Example, draw_inputs, nearest, typical_sizes
@@ -153,6 +154,7 @@ class Runner:
         self.artifact = compiled.artifact
         self.code = link(list(self.artifact.objects.values()), process_pools.code(self.artifact.pool).imports)
         self.pool = PoolReference(self.artifact.pool, threads)
+        self.constants = compiled.constants
         self.offsets, _ = constant_offsets([constant.type for constant in compiled.constants])
 
     def __call__(self, launch: Launch, operands: Sequence[Array], sizes: Sizes) -> list[Array]:
@@ -161,7 +163,10 @@ class Runner:
         first = len(kernel.inputs)
         memory = []
         for i, place in enumerate(launch.args):
-            if i < first and place.region.kind == "constant":
+            held = self.constants[place.region.index].layout if place.region.kind == "constant" else None
+            if i < first and isinstance(held, EachSlice):  # which of them this is, the plan finds out while running
+                memory.append(held.layout.pack(operands[i]).reshape(-1).view(np.uint8))
+            elif i < first and place.region.kind == "constant" and all(v in sizes for v in free_vars(place.offset)):
                 memory.append(self.artifact.weights[self.offsets[place.region.index] + evaluate_int(place.offset, sizes) :])
             elif i < first:
                 memory.append(np.ascontiguousarray(operands[i]).reshape(-1).view(np.uint8))
@@ -221,9 +226,10 @@ def refusal(
     """The error that names the kernel, its nodes, and the step of its schedule that makes it wrong."""
     shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in operands)
     why = [f"{wrong}, for operands {shapes}"]
-    given = tuple(array for value, array in zip(node.inputs, operands, strict=True) if not isinstance(value.op, Constant))
+    group = settled(node, operands)
+    given = tuple(array for value, array in zip(group.inputs, operands, strict=True) if not isinstance(value.op, Constant))
     nodes = tuple(map(str, launch.origins))
-    traced = Traced(launch.kernel.name, nodes, node, given=given, found=tuple(found), expected=tuple(expected), judge=judge)
+    traced = Traced(launch.kernel.name, nodes, group, given=given, found=tuple(found), expected=tuple(expected), judge=judge)
     try:
         why.append(str(wrong_schedule(traced, context.machine, context.settings, None)))
     except TilewrightError as error:  # it cannot be compiled alone: then the name of the kernel has to do

@@ -192,14 +192,15 @@ def codes_of(
     layers: Sequence[Layer], machine: Machine, settings: Settings, schedules: GivenSchedules | None
 ) -> list[tuple[GroupCode, list[Layer]]]:
     """The code of each layer; layers of equal code come together, in the order of the first."""
-    from tilewright.graph.ops import Constant, Fused
+    from tilewright.graph.in_place import constant_operands
+    from tilewright.graph.ops import Fused
     from tilewright.target.cpu.groups import make_code
 
     found: dict[Any, tuple[GroupCode, list[Layer]]] = {}
     for layer in layers:
         op = layer.node.op
         if isinstance(op, Fused):
-            constants = frozenset(i for i, value in enumerate(layer.node.inputs) if isinstance(value.op, Constant))
+            constants = constant_operands(layer.node)
             key = (op.body, constants, op.turn)
             if key not in found:
                 found[key] = (make_code(op.body, constants, machine, settings, op.turn, schedules), [])

@@ -1,14 +1,16 @@
 """Data movement that costs nothing when memory is planned: pieces that lie together in memory anyway.
 
 In row-major order a concatenation whose outer axes have extent 1 is its operands one after the other, and a slice that cuts only the
-outermost axis longer than 1 is a part of its operand.
+outermost axis longer than 1 is a part of its operand; so is the one slice along that axis that an index known only while running picks.
 """
 
 from __future__ import annotations
 
-from tilewright.graph.node import Node
-from tilewright.graph.ops import Concat, Slice
+from tilewright.graph.node import Node, Value
+from tilewright.graph.ops import Concat, Constant, Gather, Reshape, Slice
 from tilewright.graph.shapes import dims_equal, is_one, is_zero
+from tilewright.ir.bounds import bounds
+from tilewright.ir.types import static_shape
 
 
 def is_joined_in_place(node: Node) -> bool:
@@ -34,3 +36,41 @@ def cut_axis(node: Node) -> int | None:
 
 def is_in_place(node: Node) -> bool:
     return is_joined_in_place(node) or cut_axis(node) is not None
+
+
+def picked_axis(node: Node) -> int | None:
+    """The axis along which a Gather picks one slice that is one piece of its operand. None for other nodes, and where the axis may be
+    empty."""
+    if not isinstance(node.op, Gather):
+        return None
+    x, indices = node.inputs
+    axis = node.op.axis % x.type.rank
+    least = bounds(x.shape[axis], {}).lo
+    one = all(map(is_one, (*indices.shape, *x.shape[:axis])))
+    return axis if one and least is not None and least >= 1 else None
+
+
+def stacked(value: Value) -> Value | None:
+    """The constant of which a value, perhaps reshaped, is one slice along the outermost axis longer than 1, picked while running; None for
+    other values. Its elements are in the order of [slices, *value.shape]."""
+    while isinstance(value.op, Reshape):
+        (source,) = value.node.inputs
+        before, after = static_shape(source.shape), static_shape(value.shape)
+        if before is None or after is None or not dims_equal(source.type.count, value.type.count):
+            return None
+        value = source
+    node = value.node
+    axis = picked_axis(node)
+    if axis is None:
+        axis = cut_axis(node)
+        if axis is None or not is_one(value.shape[axis]):
+            return None
+    source = node.inputs[0]
+    known = isinstance(source.op, Constant) and source.op.data.array.size and static_shape(value.shape) is not None
+    return source if known else None
+
+
+def constant_operands(node: Node) -> frozenset[int]:
+    """The numbers of the operands that are constants of the model, or slices of them that are picked while running: known, up to which one,
+    when the model is compiled."""
+    return frozenset(i for i, value in enumerate(node.inputs) if isinstance(value.op, Constant) or stacked(value) is not None)

@@ -6,15 +6,33 @@ known, `memory.place` lays the storages of each arena out, and the steps are rew
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tilewright.graph.in_place import cut_axis, is_in_place
+import numpy as np
+
+from tilewright.graph.in_place import cut_axis, is_in_place, picked_axis, stacked
 from tilewright.graph.node import Array, Function, Module, Node, Origin, Parameter, Value, walk_nodes
-from tilewright.graph.ops import BindSize, Call, Concat, Constant, ConstantData, If, Loop, RefineShape, Reshape, Slice
+from tilewright.graph.ops import (
+    BindSize,
+    Call,
+    Concat,
+    Constant,
+    ConstantData,
+    Fused,
+    Gather,
+    If,
+    Loop,
+    RefineShape,
+    Reshape,
+    SizeValue,
+    Slice,
+)
+from tilewright.graph.ops.positions import clamped, wrapped
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, all_of, equal, less_equal
+from tilewright.ir.expr import Expr, all_of, equal, less_equal, size
 from tilewright.ir.prove import equal_dims
 from tilewright.ir.simplify import simplify
 from tilewright.ir.types import TensorType, product
@@ -30,6 +48,26 @@ class Layout(Protocol):
     """How a constant is laid out for a kernel. Hashable, so that equal layouts of equal data are stored once."""
 
     def pack(self, array: Array) -> Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EachSlice:
+    """The slices of a constant, each of `shape`, one after the other, every one in `layout`."""
+
+    layout: Layout
+    shape: tuple[int, ...]
+
+    def pack(self, array: Array) -> Array:
+        return np.stack([self.layout.pack(part) for part in array.reshape(-1, *self.shape)])
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Slice `number` of a constant, known while running; in which layout the constant is stored depends on who reads it."""
+
+    whole: Value
+    number: Expr
+    type: TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +104,8 @@ class PlanBuilder:
     ledger: Ledger = field(default_factory=Ledger)
     constants: dict[PlannedConstant, Storage] = field(default_factory=dict)
     since: int = 0  # when the function that is being planned began
+    positions: dict[Value, Expr] = field(default_factory=dict)  # indices that slices of this function are picked by
+    position_count: int = 0
 
     def constant(self, data: ConstantData, type_: TensorType, layout: Layout | None = None) -> View:
         constant = PlannedConstant(data, layout, type_)
@@ -77,25 +117,43 @@ class PlanBuilder:
 
     def function(self, function: Function, arguments: Sequence[View]) -> list[View]:
         """Steps of a function's body; the views of its results."""
-        outer, self.since = self.since, self.ledger.clock
-        views: dict[Value, View] = dict(zip(function.params, arguments, strict=True))
+        outer, self.since, self.positions = (self.since, self.positions), self.ledger.clock, {}
+        views: dict[Value, View | Picked] = dict(zip(function.params, arguments, strict=True))
         for node in walk_nodes(function.results):
             if isinstance(node.op, Parameter):
                 if node[0] not in views:
                     raise GraphError(f"function {function.name} uses a value that is not its parameter: {node.op.label}")
             elif not isinstance(node.op, Constant):
                 views.update(zip(node.values, self.node(node, views), strict=True))
-        self.since = outer
+        self.since, self.positions = outer
         return [self.view(value, views) for value in function.results]
 
-    def view(self, value: Value, views: Mapping[Value, View]) -> View:
+    def view(self, value: Value, views: Mapping[Value, View | Picked]) -> View:
         """Where a value is. Constants are stored when something wants them as they are, not where kernels read a packed form only."""
-        return self.constant(value.op.data, value.type) if isinstance(value.op, Constant) else views[value]
+        if isinstance(value.op, Constant):
+            return self.constant(value.op.data, value.type)
+        found = views[value]
+        return self.picked(found) if isinstance(found, Picked) else found
 
-    def node(self, node: Node, views: Mapping[Value, View]) -> list[View]:
-        if not (isinstance(node.op, (Reshape, RefineShape, BindSize, If, Loop, Call)) or is_in_place(node)):
+    def picked(self, slice_: Picked, type_: TensorType | None = None, layout: Layout | None = None) -> View:
+        """Where a slice of a constant is, as it is, or in a layout, in which it is of `type_`."""
+        type_ = type_ or slice_.type
+        data, whole = slice_.whole.node.op, slice_.whole.type
+        assert isinstance(data, Constant)
+        if layout is not None:
+            shape = tuple(int(dim.value) for dim in slice_.type.shape)
+            count = whole.count // max(math.prod(shape), 1)
+            layout, whole = EachSlice(layout, shape), TensorType(type_.dtype, (count, *type_.shape))
+        return View(self.constant(data.data, whole, layout).storage, simplify(slice_.number * type_.bytes), type_)
+
+    def node(self, node: Node, views: Mapping[Value, View | Picked]) -> Sequence[View | Picked]:
+        axis = picked_axis(node)
+        if not (isinstance(node.op, (Reshape, RefineShape, BindSize, If, Loop, Call)) or is_in_place(node) or axis is not None):
             return self.launch(node, views)
-        inputs = [self.view(value, views) for value in node.inputs]
+        whole = stacked(node[0]) if isinstance(node.op, (Reshape, Slice, Gather)) else None
+        if whole is not None:
+            return [self.slice_of(node, whole, views)]
+        inputs = [self.view(value, views) for value in node.inputs if axis is None or value is node.inputs[0]]
         match node.op:
             case Reshape() | RefineShape():
                 return [self.reinterpret(node, inputs[0])]
@@ -103,6 +161,9 @@ class PlanBuilder:
                 return [self.join(node, inputs)]
             case Slice():
                 return [self.part(node, node.op, inputs[0])]
+            case Gather() if axis is not None:
+                step = product(inputs[0].type.shape[axis + 1 :]) * inputs[0].type.dtype.bytes
+                return [View(inputs[0].storage, simplify(inputs[0].offset + self.number(node, axis, views) * step), node.types[0])]
             case BindSize(size=bound):
                 self.ledger.step(Bind(bound, self.ledger.place(inputs[0]), node.origin))
                 self.ledger.mark(self.ledger.bind_point([bound]))
@@ -113,7 +174,39 @@ class PlanBuilder:
                 return plan_loop(self.ledger, self.function, node.op, inputs)
         raise InternalError(f"a {node.op.name} was not opened before planning")  # calls are inlined
 
-    def launch(self, node: Node, views: Mapping[Value, View]) -> list[View]:
+    def slice_of(self, node: Node, whole: Value, views: Mapping[Value, View | Picked]) -> Picked:
+        """A slice of a constant, or a reshaped one."""
+        source, axis = node.inputs[0], picked_axis(node)
+        if source is not whole:
+            found = views[source]
+            if not isinstance(found, Picked):
+                raise InternalError(f"{node!r} reshapes no slice of a constant")
+            return replace(found, type=node.types[0])
+        if axis is not None:
+            return Picked(whole, self.number(node, axis, views), node.types[0])
+        axis = cut_axis(node)
+        if axis is None or not isinstance(node.op, Slice):
+            raise InternalError(f"{node!r} is no slice of a constant")
+        return Picked(whole, node.op.starts[axis], node.types[0])
+
+    def number(self, node: Node, axis: int, views: Mapping[Value, View | Picked]) -> Expr:
+        """Which slice along `axis` a Gather picks."""
+        x, index = node.inputs
+        dim = x.shape[axis]
+        while isinstance(index.op, Reshape):
+            index = index.node.inputs[0]
+        inner = index.op.body.results[index.index] if isinstance(index.op, Fused) else index
+        at = inner.op.size if isinstance(inner.op, SizeValue) else self.positions.get(index)
+        if at is None:
+            # any integer; what it stands for is computed where it is used
+            at = size(f"slice_{self.position_count}", None)
+            self.position_count += 1
+            self.positions[index] = at
+            self.ledger.late_sizes[at] = None
+            self.ledger.step(Bind(at, self.ledger.place(self.view(index, views)), node.origin))
+        return simplify(clamped(wrapped(at, dim), dim))
+
+    def launch(self, node: Node, views: Mapping[Value, View | Picked]) -> list[View]:
         group = self.compiled(node)
         if group is None:
             raise TypeRuleError(f"operator {node.op.name} has no kernel", where=str(node.origin) if node.origin else None)
@@ -124,9 +217,13 @@ class PlanBuilder:
                 operands.append(self.view(value, views))
                 continue
             buffer = group.kernel.inputs[i]
-            if not isinstance(value.op, Constant):
+            type_, found = TensorType(buffer.dtype, buffer.shape), views.get(value)
+            if isinstance(value.op, Constant):
+                operands.append(self.constant(value.op.data, type_, layout))
+            elif isinstance(found, Picked):
+                operands.append(self.picked(found, type_, layout))
+            else:
                 raise InternalError(f"kernel {group.kernel.name} packs operand {i}, which is not a constant")
-            operands.append(self.constant(value.op.data, TensorType(buffer.dtype, buffer.shape), layout))
         self.on_launch()
         results = [self.ledger.tensor(type_) for type_ in node.types]
         args = [*operands, *results]

@@ -126,6 +126,11 @@ def _mentions(type_: TensorType, sizes: Sequence[Expr]) -> bool:
     return any(v in sizes for v in free_vars(*type_.shape))
 
 
+def _stays(view: View, target: View) -> bool:
+    """A carried value that is where the next iteration reads it; a part of it need not be."""
+    return view.storage is target.storage and view.offset is target.offset
+
+
 def _append(ledger: Ledger, counter: Expr, item: View, target: View, kept: bool) -> None:
     """Put an iteration's output at its place in the stacked one. `kept`: it is a carried value too, which has a place of its own."""
     bytes_ = simplify(item.type.bytes)
@@ -143,14 +148,14 @@ def _carry(ledger: Ledger, op: Loop, after: Sequence[View], carried: Sequence[Vi
     params = {view.storage for view in carried}
     staged: list[View] = []
     for view, target in zip(after, carried, strict=True):
-        if view.storage in params and view.storage is not target.storage:
+        if view.storage in params and not _stays(view, target):
             # it would be overwritten before it is read: values that change places
             copy = ledger.tensor(view.type)
             ledger.copy(copy, view)
             view = copy
         staged.append(view)
     for view, target in zip(staged, carried, strict=True):
-        if view.storage is target.storage:
+        if _stays(view, target):
             continue
         if target.storage.grows:
             ledger.grow(target, simplify(view.type.bytes))

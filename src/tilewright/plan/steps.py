@@ -59,7 +59,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Read a size from an int64 scalar in memory; fails when it is outside of the size's range."""
+    """Read a size from the one int64 or int32 of a tensor; fails when it is outside of the size's range."""
 
     size: Expr
     source: Place

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tilewright.graph.in_place import is_in_place
+from tilewright.graph.in_place import is_in_place, picked_axis
 from tilewright.graph.node import Function, GraphBuilder, Node, Origin, Parameter, Value, users_of, walk_nodes
 from tilewright.graph.ops import (
     BindSize,
@@ -72,7 +72,7 @@ def isolate(function: Function) -> Function:
     """The function with every computation in a group of its own: what `fuse` gives when nothing is fused."""
     groups: dict[Node, Group] = {}
     for node in walk_nodes(function.results):
-        if not is_structural(node):
+        if not is_structural(node) and picked_axis(node) is None:
             groups[node] = Group([node], None if pattern_of(node).injective else node)
     return _rebuild(function, groups)
 
@@ -93,6 +93,8 @@ def fuse(function: Function) -> Function:
         pattern = pattern_of(node)
         group = None if node in results else _group_of_users(node, users[node], groups)
         if group is None or not _joins(node, pattern, group, users):
+            if picked_axis(node) is not None and node not in results:
+                continue  # whoever needs it as it is reads it where it lies
             group = Group(core=None if pattern.injective else node)
         elif not pattern.injective and group.core is None:
             group.core = node

@@ -130,7 +130,9 @@ class EntryEmitter:
                 to, start = self.address(target), self.address(source)
                 self.fn.do(f"call void @llvm.memmove.p0.p0.i64(ptr {to}, ptr {start}, i64 {size}, i1 false)")
             case Bind(bound, source, origin):
-                value = self.fn.op(f"load i64, ptr {self.address(source)}, align 1")
+                bits = source.type.dtype.bits
+                value = self.fn.op(f"load i{bits}, ptr {self.address(source)}, align 1")
+                value = value if bits == 64 else self.fn.op(f"sext i{bits} {value} to i64")
                 self.fn.do(f"store i64 {value}, ptr {self.size_slot(bound)}")
                 self.range_check(bound, origin)
             case SetSize(bound, value):

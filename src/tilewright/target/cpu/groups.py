@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from tilewright.graph.in_place import constant_operands
 from tilewright.graph.node import Function, Node
-from tilewright.graph.ops import Constant, Fused
+from tilewright.graph.ops import Fused
 from tilewright.ir.expr import Expr
 from tilewright.kernel.lower.pipeline import lower
 from tilewright.kernel.nodes import Kernel, with_fields
@@ -81,7 +82,7 @@ class GroupCompiler:
         """The code of a fused node; the object code may still be in the making."""
         if not isinstance(node.op, Fused):
             raise TypeError(f"{node!r} is not a fused group")
-        constants = frozenset(i for i, value in enumerate(node.inputs) if isinstance(value.op, Constant))
+        constants = constant_operands(node)
         body, turn = node.op.body, node.op.turn
         key = (body, constants, turn)
         found = self.codes.get(key)

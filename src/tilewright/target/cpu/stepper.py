@@ -83,7 +83,7 @@ class Stepper:
             case Copy(target, source):
                 self.view(Place(target.region, target.offset, source.type))[...] = self.view(source)
             case Bind(bound, source):
-                self.sizes[bound] = int(self.view(source))
+                self.sizes[bound] = int(self.view(source).item())
             case SetSize(bound, value):
                 self.sizes[bound] = evaluate_int(value, self.sizes)
             case Allocate(arena, bytes_) | Grow(arena, bytes_):
