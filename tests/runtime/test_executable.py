@@ -24,7 +24,7 @@ from tilewright.runtime.artifact import HEADER, Artifact
 from tilewright.runtime.executable import KEPT_ARENAS, Executable
 from tilewright.runtime.host_features import host_platform, platform_of
 from tilewright.runtime.opening import load
-from tilewright.support.errors import ArtifactError, InputError, MemoryLimitError, ShapeError, TilewrightError
+from tilewright.support.errors import ArtifactError, InputError, MemoryLimitError, SettingsError, ShapeError, TilewrightError
 
 rng = np.random.default_rng(1)
 
@@ -281,9 +281,24 @@ def test_pickling_says_what_to_do_instead(one_input: Executable) -> None:
         pickle.dumps(one_input)
 
 
-def test_no_thread_count_below_one(one_input: Executable) -> None:
-    with pytest.raises(InputError, match="cannot run on 0 threads"):
-        Executable(one_input.artifact, 0)(floats(2, 4))
+NO_LIMITS = [{"max_memory": value} for value in (-1, 0, 1.5, True, "lots", np.float64(2e9))]
+NO_LIMITS += [{"threads": value} for value in (0, -2, 1.5, True, "many")]
+
+
+@pytest.mark.parametrize("given", NO_LIMITS, ids=str)
+def test_threads_and_limits_that_are_none_are_refused(one_input: Executable, tmp_path: Path, given: dict[str, Any]) -> None:
+    ((name, value),) = given.items()
+    one_input.save(tmp_path / "one.tw")
+    for opened in (lambda: tw.load(tmp_path / "one.tw", **given), lambda: Executable(one_input.artifact, **given)):
+        with pytest.raises(SettingsError, match=f"the setting {name} cannot be") as caught:
+            opened()
+        assert repr(value) in str(caught.value)
+
+
+def test_threads_and_limits_may_be_of_numpy_or_text(one_input: Executable) -> None:
+    exe = Executable(one_input.artifact, np.int64(1), np.int64(1 << 20))
+    assert exe.threads == 1
+    assert Executable(one_input.artifact, max_memory="1.5GiB")._limit == exe._limit * 1536
 
 
 # ---- files

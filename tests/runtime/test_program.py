@@ -18,7 +18,7 @@ import tilewright as tw
 from tilewright.runtime.host.drawing import draw_values
 from tilewright.runtime.host.steps import KINDS, from_data, to_data
 from tilewright.runtime.program import Program
-from tilewright.support.errors import ArtifactError, InputError, ModelError, ScheduleError, UnsupportedOperatorError
+from tilewright.support.errors import ArtifactError, InputError, ModelError, ScheduleError, SettingsError, UnsupportedOperatorError
 
 ML = "ai.onnx.ml"
 STRING, FLOAT, INT64, BOOL = TensorProto.STRING, TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -151,6 +151,9 @@ def test_an_artifact_holds_the_whole_program(tmp_path: Path) -> None:
     city = [["oslo"], ["rome"]]
     assert isinstance(again, Program)
     assert_same(list(again(city)), list(exe(city)))
+    for wrong in ({"max_memory": -1}, {"threads": 0}):
+        with pytest.raises(SettingsError):
+            tw.load(tmp_path / "text.tw", **wrong)
     assert again.memory()["weights"] == sum(part.artifact.weights.nbytes for part in again.parts)
     damaged = bytearray((tmp_path / "text.tw").read_bytes())
     at = damaged.index(b"\x7fELF") + 200

@@ -53,6 +53,10 @@ def test_every_setting_can_be_set_from_its_default_as_text() -> None:
         ({"precision": "exact"}, "one of default, strict, bf16"),
         ({"max_memory": "lots"}, "a size in bytes"),
         ({"max_memory": "0GB"}, "a size in bytes"),
+        ({"max_memory": -1}, "a size in bytes"),
+        ({"max_memory": "-1"}, "a size in bytes"),
+        ({"max_memory": 1.5}, "a size in bytes"),
+        ({"max_memory": True}, "a size in bytes"),
         ({"cache_dir": 3}, "a path"),
     ],
 )

@@ -36,6 +36,7 @@ from tilewright.runtime.specs import (
 )
 from tilewright.support.errors import ArtifactError, InputError, MemoryLimitError, ShapeError
 from tilewright.support.host_limits import usable_cores, usable_memory
+from tilewright.support.settings import Settings
 
 if TYPE_CHECKING:
     from tilewright.runtime.instrument import Recorder
@@ -113,9 +114,11 @@ def _argument(value: Any, spec: TensorSpec, shape: tuple[int, ...] | None) -> Ar
 class Executable:
     """A compiled model, ready to run. `inputs` and `outputs` describe its arguments and results; `manifest` says how it was made."""
 
-    def __init__(self, artifact: Artifact, threads: int | None = None, max_memory: int | None = None) -> None:
+    def __init__(self, artifact: Artifact, threads: int | None = None, max_memory: int | str | None = None) -> None:
         """threads: default is what affinity mask and cgroup quota allow. max_memory: bytes that one inference may need, weights and outputs
-        included; by default what the machine has. Raises ArtifactError when the code does not fit this machine."""
+        included, as the setting has it; by default what the machine has. Raises ArtifactError when the code does not fit this machine,
+        SettingsError for threads or a limit that are none."""
+        chosen = Settings().changed(threads=threads, max_memory=max_memory)
         manifest = artifact.manifest
         with manifest_faults():
             self.inputs: tuple[TensorSpec, ...] = tuple(tensor_spec(entry) for entry in manifest["inputs"])
@@ -131,14 +134,14 @@ class Executable:
             _require_features(manifest)
         self.manifest = manifest
         self.artifact = artifact
-        self.threads = usable_cores() if threads is None else threads
+        self.threads = chosen.threads or usable_cores()
         self._pool = PoolReference(artifact.pool, self.threads)
         self._code = link(list(artifact.objects.values()), process_pools.code(artifact.pool).imports)
         self._entry = _ENTRY(self._code.address(entry))
         self._release = _RELEASE(self._code.address(f"{entry}_release"))
         self._weights = _aligned(artifact.weights)
         self._weights_address = _address(self._weights)
-        self._limit = max_memory or usable_memory() or LARGEST_MEMORY
+        self._limit = chosen.max_memory or usable_memory() or LARGEST_MEMORY
         self._idle: list[CallMemory] = []  # several threads take and give: one operation of the list each
         self._recycled = [RecycledOutput() for _ in self.outputs]
         with manifest_faults():  # what calls need not work out again where no sizes are left open

@@ -21,6 +21,7 @@ from tilewright.runtime.host.table import OPERATORS
 from tilewright.runtime.specs import SizeSpec, numpy_dtype
 from tilewright.support.errors import ArtifactError, InputError, InternalError, TilewrightError
 from tilewright.support.host_limits import usable_cores
+from tilewright.support.settings import Settings
 
 if TYPE_CHECKING:
     from tilewright.runtime.program_profile import ProgramProfile
@@ -33,9 +34,11 @@ class Program:
     """A compiled model with values that are no tensors of numbers. Tensors of strings are arrays of `str` objects (dtype object), sequences
     lists, optionals None or a value, maps dicts."""
 
-    def __init__(self, artifact: Artifact, threads: int | None = None, max_memory: int | None = None) -> None:
+    def __init__(self, artifact: Artifact, threads: int | None = None, max_memory: int | str | None = None) -> None:
         """threads: default is what affinity mask and cgroup quota allow. max_memory: bytes that each compiled part
-        may need. Raises ArtifactError when the code does not fit this machine."""
+        may need, as the setting has it. Raises ArtifactError when the code does not fit this machine, SettingsError for threads or a limit
+        that are none."""
+        chosen = Settings().changed(threads=threads, max_memory=max_memory)
         manifest = artifact.manifest
         with manifest_faults():
             self.inputs: tuple[ValueSpec, ...] = tuple(value_spec(entry) for entry in manifest["inputs"])
@@ -45,8 +48,8 @@ class Program:
         if not isinstance(self._body, Body):
             raise ArtifactError("the artifact's host program is malformed", hint="compile the model again")
         self.manifest, self.artifact = manifest, artifact
-        self.threads = usable_cores() if threads is None else threads
-        self.parts = tuple(Executable(part, threads, max_memory) for part in artifact.parts)
+        self.threads = chosen.threads or usable_cores()
+        self.parts = tuple(Executable(part, chosen.threads, chosen.max_memory) for part in artifact.parts)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Results for positional or named arguments: one value, or a tuple when the model has several outputs."""

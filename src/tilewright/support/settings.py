@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,18 @@ def _check_bool(value: object) -> bool:
     raise ValueError("a boolean: 1/0, true/false, yes/no or on/off")
 
 
+def _number(value: object) -> int | None:
+    """`value` as an int where it is one, of Python's or NumPy's; bool is none."""
+    if isinstance(value, bool):
+        return None
+    return int(value) if isinstance(value, Integral) else None
+
+
 def _whole(value: object, wanted: str) -> int:
-    """`value` as an int: an int itself (bool is none), or text that is one."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    """`value` as an int: an int itself, or text that is one."""
+    number = _number(value)
+    if number is not None:
+        return number
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value.strip()):
         return int(value)
     raise ValueError(wanted)
@@ -102,8 +111,9 @@ def _choice(*choices: str) -> Kind:
 
 def _check_bytes(value: object) -> int:
     wanted = "a size in bytes, such as 2000000000, 2GB or 1.5GiB"
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
+    given = _number(value)
+    if given is not None and given > 0:
+        return given
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError(wanted)
