@@ -10,6 +10,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "faults"
 SOURCE = "src/tilewright/"
+ROUNDS = (range(1, 26), range(26, 51))  # numbers of the faults that were planted together, before any of them was looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,11 @@ class Fault:
     @property
     def number(self) -> str:
         return self.name.partition("-")[0]
+
+    @property
+    def round(self) -> int:
+        """Counted from 1."""
+        return next(i for i, numbers in enumerate(ROUNDS, 1) if int(self.number) in numbers)
 
     def planted(self, text: str) -> str:
         """The file's text with the fault. Raises ValueError where a hunk does not stand in it exactly once."""

@@ -160,28 +160,44 @@ def write_records(path: Path, records: Sequence[Record]) -> None:
 
 
 def table(records: Sequence[Record]) -> str:
-    """For every fault the place, and what found it first; where that has changed since, what finds it now."""
+    """For every fault, by rounds, the place, and what found it first; where that has changed since, what finds it now."""
+    return "\n\n".join(f"### The {name} round\n\n{_rows(records, faults)}" for name, faults in _rounds())
+
+
+def _rows(records: Sequence[Record], faults: Sequence[Fault]) -> str:
     rows = ["| fault | place | the suite | the fuzzer |", "|---|---|---|---|"]
-    for fault in planted_faults():
+    for fault in faults:
         cells = [_cell(_looks(records, fault, by)) for by in ("suite", "fuzz")]
         rows.append(f"| {fault.number} {fault.description} | `{fault.path.removeprefix(SOURCE)}` | {cells[0]} | {cells[1]} |")
     return "\n".join(rows)
 
 
-def summary(records: Sequence[Record]) -> str:
-    """How many faults the suite and the fuzzer found at first, and find now."""
+def _rounds() -> list[tuple[str, list[Fault]]]:
     faults = planted_faults()
+    names = ("first", "second")
+    return [(name, [fault for fault in faults if fault.round == i]) for i, name in enumerate(names, 1)]
+
+
+def summary(records: Sequence[Record]) -> str:
+    """How many faults of each round the suite and the fuzzer found as they were, and find now."""
+    return "\n\n".join(_counted(records, name, faults) for name, faults in _rounds())
+
+
+def _counted(records: Sequence[Record], name: str, faults: Sequence[Fault]) -> str:
+    looked = [fault for fault in faults if _looks(records, fault, "suite")]
+    if not looked:
+        return f"The {len(faults)} of the {name} round have not been looked for."
     counts = {}
     for when, at in (("first", 0), ("now", -1)):
         found = {
-            by: {fault for fault in faults if (looks := _looks(records, fault, by)) and looks[at].found is not None}
+            by: {fault.name for fault in looked if (looks := _looks(records, fault, by)) and looks[at].found is not None}
             for by in ("suite", "fuzz")
         }
         counts[when] = (len(found["suite"]), len(found["suite"] | found["fuzz"]))
     (first, both_first), (now, both_now) = counts["first"], counts["now"]
     return (
-        f"Of {len(faults)} faults the suite found {first}, suite and fuzzer together {both_first}; with what they showed mended it is "
-        f"{now}, together {both_now}."
+        f"Of the {len(looked)} of the {name} round the suite found {first} as it was, suite and fuzzer {both_first}; with what they showed "
+        f"mended it is {now}, together {both_now}."
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.faults import FOLDER, SOURCE, Fault, planted_faults, read_fault
+from tests.mutation.faults import FOLDER, ROUNDS, SOURCE, Fault, planted_faults, read_fault
 
 ROOT = Path(__file__).parents[2]
 FAULTS = planted_faults()
@@ -14,7 +14,10 @@ FAULTS = planted_faults()
 
 def test_faults_are_numbered_from_one():
     assert [fault.number for fault in FAULTS] == [f"{number:02}" for number in range(1, len(FAULTS) + 1)]
-    assert len(FAULTS) >= 25
+
+
+def test_every_round_is_complete():
+    assert [fault.round for fault in FAULTS] == [i for i, numbers in enumerate(ROUNDS, 1) for _ in numbers]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
