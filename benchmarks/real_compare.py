@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+from benchmarks.pages import write_between_marks  # noqa: E402
 from benchmarks.real_models import load_tool, settings_of  # noqa: E402
 
 Entry = Mapping[str, Any]
-MARK, END = "<!-- real_compare -->", "<!-- end of real_compare -->"
 AGAINST = ("reference", "onnxruntime")
 
 
@@ -205,8 +205,7 @@ def main() -> int:
         if args.json:
             args.json.write_text(json.dumps(reports, indent=1))
     if args.markdown:
-        page = args.markdown.read_text() if args.markdown.exists() else f"{MARK}\n{END}\n"
-        args.markdown.write_text(f"{page.partition(MARK)[0]}{MARK}\n{markdown(reports)}{END}{page.partition(END)[2]}")
+        write_between_marks(args.markdown, "real_compare", markdown(reports))
     good = [r for r in reports if "reason" not in r and all(row[name]["ok"] for row in r["settings"] for name in AGAINST)]
     good = [r for r in good if "reason" not in r.get("verify", {})]
     print(f"{len(good)} of {len(reports)} models are right, at {sum(len(r['settings']) for r in reports)} settings")

@@ -1,11 +1,12 @@
 """Compile real, trained ONNX models, run them at every listed setting of their dims, and compare with onnxruntime.
 
-    python benchmarks/real_models.py OUT [--only id,id] [--skip-timing] [--threads N,N] [--rounds N] [--json FILE] [--models-tool PATH]
-        [--timeout SECONDS]
+    python benchmarks/real_models.py OUT [--only id,id] [--skip-timing] [--threads N,N] [--rounds N] [--json FILE] [--markdown FILE]
+        [--models-tool PATH] [--timeout SECONDS]
 
 OUT is the folder that `real_models.py OUT` filled (its `manifest.json` lists models, inputs, dims, tolerances); `--models-tool` is that
 script, whose `build_inputs` makes the inputs. Each model is compiled once, with its dims symbolic, in a process of its own, so that a
-crash or an endless loop in one is a line of the table and not the end of the run. Exit code 1 when any model fails.
+crash or an endless loop in one is a line of the table and not the end of the run. --markdown writes the times between two marks in a page.
+Exit code 1 when any model fails.
 
 Times are medians over rounds, at the default dims, in which both engines take turns; each has a process of its own, which is stopped while
 the other one runs (`taking_turns.py`). `ratio` is the median over the rounds of onnxruntime's time over ours.
@@ -37,6 +38,7 @@ from typing import Any
 import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+from benchmarks.pages import write_between_marks  # noqa: E402
 from benchmarks.taking_turns import in_turns, serve  # noqa: E402
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -242,6 +244,26 @@ def line(entry: Entry, out: Path, report: Mapping[str, Any]) -> str:
     )
 
 
+def markdown(reports: Sequence[Mapping[str, Any]], threads: Sequence[str]) -> str:
+    """The times of both engines and their ratios, a line for each model, and the means."""
+    heads = [head for n in threads for head in (f"{n} thread{'s' * (n != '1')}, ms", "onnxruntime", "ratio")]
+    lines = [["model", *heads], ["---"] * (len(heads) + 1)]
+    for report in reports:
+        cells = [report["id"]]
+        for n in threads:
+            timed = report.get("times", {}).get(n)
+            cells += [f"{timed['ours_ms']:.3g}", f"{timed['onnxruntime_ms']:.3g}", f"{timed['ratio']:.2f}"] if timed else ["", "", ""]
+        lines.append(cells)
+    means = [f"**{statistics.geometric_mean(ratios):.2f}**" if (ratios := ratios_of(reports, n)) else "" for n in threads]
+    lines.append(["geometric mean", *(cell for mean in means for cell in ("", "", mean))])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def ratios_of(reports: Sequence[Mapping[str, Any]], threads: str) -> list[float]:
+    """How many times faster than onnxruntime each timed model is."""
+    return [report["times"][threads]["ratio"] for report in reports if threads in report.get("times", {})]
+
+
 def main() -> int:
     """Run the command line; answers the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -251,6 +273,7 @@ def main() -> int:
     parser.add_argument("--threads", default="1", help="numbers of threads to time with, with commas")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each engine")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
+    parser.add_argument("--markdown", type=Path, help="also write the times as a table to this file")
     parser.add_argument("--models-tool", type=Path, default=Path(__file__).resolve().parents[2] / "shared/models/real_models.py")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one model")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -278,11 +301,12 @@ def main() -> int:
         print(line(entry, args.out, reports[-1]), flush=True)
     if args.json:
         args.json.write_text(json.dumps(reports, indent=1))
+    if args.markdown:
+        write_between_marks(args.markdown, "real_models", markdown(reports, args.threads.split(",")))
     good = sum(report["reason"] is None for report in reports)
     unstable = sum("unstable" in report and report["reason"] is None for report in reports)
     for threads in [] if args.skip_timing else args.threads.split(","):
-        ratios = [report["times"][threads]["ratio"] for report in reports if threads in report.get("times", {})]
-        if ratios:
+        if ratios := ratios_of(reports, threads):
             mean = statistics.geometric_mean(ratios)
             print(f"{threads} threads: geometric mean {mean:.2f}, least {min(ratios):.2f}, of {len(ratios)} models")
     print(f"{good} of {len(reports)} models are right" + (f", {unstable} of them unstable" if unstable else ""))
