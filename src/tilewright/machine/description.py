@@ -39,7 +39,7 @@ class Machine:
     triple, llvm_cpu, llvm_features: for LLVM; features are those that differ from the cpu's own, `+a,-b`, in order.
     vector_bits: width of the vectors to use. vector_registers: how many there are. fma_units: vector multiply-adds of that width started
     per cycle. fma_latency: cycles. cores: physical cores to schedule for. peaks: measured ones of one core, where somebody measured;
-    together: of all `cores` at once; fork_us: microseconds to start a loop on all cores and to wait for them.
+    together: of all `cores` at once; fork_us: microseconds by which a loop on all cores takes longer than a part of it.
     """
 
     name: str

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from tilewright.runtime.linker import PROCESS_SYMBOLS, link
 from tilewright.runtime.object_symbols import read_symbols
 from tilewright.support.errors import TargetError
 from tilewright.target.cpu.llvm import LlvmTarget, compile_to_object
-from tilewright.target.cpu.thread_api import POSIX
+from tilewright.target.cpu.thread_api import POSIX, ThreadApi
 from tilewright.target.cpu.thread_pool import POOL_FUNCTIONS, SpinLimits, emit_thread_pool, thread_api, thread_pool_object
 
 if sys.platform == "win32":
@@ -99,8 +99,8 @@ PART = ctypes.CFUNCTYPE(None, POINTER, INT, INT)
 class Pool:
     """The functions of a linked pool and of `KERNELS`, callable from Python."""
 
-    def __init__(self, limits: SpinLimits | None = None) -> None:
-        pool_object = compile_to_object(emit_thread_pool(HOST.triple, thread_api(HOST.triple), limits), HOST)
+    def __init__(self, limits: SpinLimits | None = None, api: ThreadApi | None = None) -> None:
+        pool_object = compile_to_object(emit_thread_pool(HOST.triple, api or thread_api(HOST.triple), limits), HOST)
         self.code = link([pool_object, compile_to_object(KERNELS, HOST)])
         address = self.code.address
         self.create = ctypes.CFUNCTYPE(POINTER, ctypes.c_int32)(address("tw_pool_create"))
@@ -198,7 +198,7 @@ def test_partition_is_even_and_depends_on_nothing_else(threads: int, extent: int
     assert len(parts) == (min(threads, -(-extent // max(grain, 1))) if extent else 0)
     sizes = {end - begin for begin, end in parts}
     assert not sizes or max(sizes) - min(sizes) <= 1
-    assert len(recorder.threads) == len(parts)
+    assert len(recorder.threads) <= len(parts)
 
 
 _SHARED: list[Pool] = []
@@ -273,6 +273,38 @@ def test_begin_and_end_nest(pool: Pool) -> None:
     pool.parallel_for(created, pointer(body), None, 4, 1)
     pool.end(created)
     assert sorted(recorder.parts) == [(0, 2), (2, 4)]
+    pool.destroy(created)
+
+
+def test_parts_that_no_worker_begins_are_run_by_the_caller() -> None:
+    start, join = (
+        "call i32 @pthread_create(ptr %handle, ptr null, ptr @tw.thread_main, ptr %slot)",
+        "call i32 @pthread_join(i64 %thread, ptr null)",
+    )
+    assert start in POSIX.definitions
+    assert join in POSIX.definitions
+    never = POSIX.definitions.replace(start, "add i32 0, 0").replace(join, "add i32 0, 0")
+    pool = Pool(api=replace(POSIX, definitions=never))
+    created = pool.create(4)
+    recorder = Recorder()
+    body = recorder.function()
+    for count in (1, 2, 3):
+        pool.parallel_for(created, pointer(body), None, 10, 1)
+        assert recorder.parts == [(0, 3), (3, 6), (6, 8), (8, 10)] * count
+    assert recorder.threads == {threading.get_ident()}
+    values = (INT * 64)()
+    pool.many_loops(created, values, 64, 100)
+    assert list(values) == squares(64, 100)
+    pool.destroy(created)
+
+
+def test_a_worker_that_is_late_for_many_loops_runs_nothing_twice(pool: Pool) -> None:
+    # Loops of far more threads than there are cores: most workers begin after the caller has taken their parts.
+    created = pool.create(32)
+    for extent in (32, 200):
+        values = (INT * extent)()
+        pool.many_loops(created, values, extent, 500)
+        assert list(values) == squares(extent, 500)
     pool.destroy(created)
 
 

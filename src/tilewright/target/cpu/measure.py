@@ -22,12 +22,13 @@ from tilewright.runtime.pool import process_pools
 from tilewright.support.host_limits import usable_memory
 from tilewright.support.progress import NullProgress, Progress
 from tilewright.target.cpu.llvm import LlvmOptions, compile_to_object, llvm_target
-from tilewright.target.cpu.measure_ir import ARITHMETIC, NOTHING, READ, RUN, arithmetic_name, available, measuring_module, operations
+from tilewright.target.cpu.measure_ir import ARITHMETIC, READ, RUN, arithmetic_name, available, measuring_module, operations
 from tilewright.target.cpu.thread_pool import thread_pool_object
 
 ROUND_S = 0.01  # seconds of one round, so that the clock's grain and the start of the loop do not matter
 ROUNDS = 7
-FORKS = 5000  # parallel loops in one round of measuring them
+FORKS = 500  # parallel loops in one round of measuring them
+PART_S = 20e-6  # seconds of a part of such a loop: long enough that every worker begins its own before the caller is done and takes it over
 DIGITS = 3  # significant ones that are kept: more would be noise
 SHARE_OF_MEMORY = 4  # at most a fourth of the memory is taken for measuring it
 LARGEST = 1 << 30  # bytes that are read to measure memory, at most
@@ -38,8 +39,8 @@ _RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured. one: of a single core; together: of all `cores` at once; fork_us: microseconds that a parallel loop on all cores
-    takes when its body does nothing."""
+    """What was measured. one: of a single core; together: of all `cores` at once; fork_us: microseconds by which a parallel loop on all
+    cores takes longer than one of its parts."""
 
     vector_bits: int
     cores: int
@@ -123,25 +124,38 @@ class _Bench:
     def rate(self, kernel: str, share: int, work: int) -> float:
         """The best rate of a kernel, in units of `work` per second over all threads, where `work` is what one repetition does in one share
         of so many bytes."""
-        data, results = aligned_empty(share * self.threads), aligned_empty(64 * self.threads)
-        data[:] = 0  # so that every page is there
-        repetitions, seconds = 1, self._seconds(kernel, 1, share, data, results)
-        while seconds < ROUND_S and repetitions < 1 << 40:
-            repetitions *= max(2, min(1000, round(1.5 * ROUND_S / max(seconds, 1e-9))))
-            seconds = self._seconds(kernel, repetitions, share, data, results)
-        best = min(seconds, *(self._seconds(kernel, repetitions, share, data, results) for _ in range(ROUNDS)))
+        data, results = self._memory(share)
+        repetitions = self._repetitions(kernel, share, data, results, ROUND_S, self.threads)
+        best = min(self._seconds(kernel, repetitions, share, data, results, self.threads) for _ in range(ROUNDS + 1))
         return repetitions * work * self.threads / best
 
     def fork(self) -> float:
-        """Seconds of a parallel loop whose body does nothing."""
-        args = np.zeros(4, np.int64)
-        return min(self._timed(NOTHING, args, FORKS) for _ in range(ROUNDS)) / FORKS
+        """Seconds by which a parallel loop takes longer than one of its parts, which all do the same arithmetic."""
+        kernel = arithmetic_name("f32")
+        data, results = self._memory(SMALL)
+        repetitions = self._repetitions(kernel, SMALL, data, results, PART_S, 1)
 
-    def _seconds(self, kernel: str, repetitions: int, share: int, data: Any, results: Any) -> float:
-        return self._timed(kernel, np.array([repetitions, share, data.ctypes.data, results.ctypes.data], np.int64), 1)
+        def best(parts: int) -> float:
+            return min(self._seconds(kernel, repetitions, SMALL, data, results, parts, FORKS) for _ in range(ROUNDS))
 
-    def _timed(self, kernel: str, args: Any, times: int) -> float:
+        return max(0.0, best(self.threads) - best(1)) / FORKS
+
+    def _memory(self, share: int) -> tuple[Any, Any]:
+        data, results = aligned_empty(share * self.threads), aligned_empty(64 * self.threads)
+        data[:] = 0  # so that every page is there
+        return data, results
+
+    def _repetitions(self, kernel: str, share: int, data: Any, results: Any, least: float, parts: int) -> int:
+        """How often a kernel repeats its work so that a loop of `parts` parts takes `least` seconds or more."""
+        repetitions = 1
+        while (seconds := self._seconds(kernel, repetitions, share, data, results, parts)) < least and repetitions < 1 << 40:
+            repetitions *= max(2, min(1000, round(1.5 * least / max(seconds, 1e-9))))
+        return repetitions
+
+    def _seconds(self, kernel: str, repetitions: int, share: int, data: Any, results: Any, parts: int, times: int = 1) -> float:
+        """Seconds of `times` loops of `parts` parts."""
+        args = np.array([repetitions, share, data.ctypes.data, results.ctypes.data], np.int64)
         run: Callable[..., None] = _RUN(self.code.address(RUN))
         begin = time.perf_counter()
-        run(self.pool, self.code.address(kernel), args.ctypes.data, self.threads, times)
+        run(self.pool, self.code.address(kernel), args.ctypes.data, parts, times)
         return time.perf_counter() - begin

@@ -15,12 +15,14 @@ loop, and while another thread has the pool: the first `tw_pool_begin` gets it, 
 Outside of begin and end it brackets itself, which costs a wake-up for each loop.
 
 How it works. One word, `state`, holds a counter of loops and the number of participants; the caller writes the job, then `state`.
-Workers spin on it. A worker that does not take part never reads the job, so the caller waits for participants only: each writes the
-state it finished into its own cache line. `wake` is odd during an inference and -1 at the end of the pool. A worker spins some 1 to 2 ms
-within an inference and some 0.3 ms after it, which is longer than callers take between two of them, yielding at times so that a machine
-with fewer cores than threads advances, then sleeps on its own condition variable. It says so in `asleep` before it looks at `state` and
-`wake` for the last time, and the caller looks at
-`asleep` after writing them, both in sequentially consistent order, so that no wake-up is lost.
+Workers spin on it. A part belongs to whoever of its worker and the caller first moves the `taken` word of the worker's slot to this
+state: the caller, done with part 0, runs the parts that no worker has begun, so that a core that is busy with something else delays a
+loop by a part, not by a time slice of the system. A worker that does not take part, or comes too late, never reads the job, so the
+caller waits for parts under way only: each worker writes the state it finished into its own cache line. `wake` is odd during an
+inference and -1 at the end of the pool. A worker spins some 1 to 2 ms within an inference and some 0.3 ms after it, which is longer than
+callers take between two of them, yielding at times so that a machine with fewer cores than threads advances, then sleeps on its own
+condition variable. It says so in `asleep` before it looks at `state` and `wake` for the last time, and the caller looks at `asleep`
+after writing them, both in sequentially consistent order, so that no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -104,6 +106,7 @@ def emit_thread_pool(triple: str, api: ThreadApi, limits: SpinLimits | None = No
         SLOT_BYTES=slot_bytes,
         DONE=0,
         ASLEEP=8,
+        TAKEN=16,
         POOL=LINE,
         INDEX=LINE + 8,
         HANDLE=LINE + 16,

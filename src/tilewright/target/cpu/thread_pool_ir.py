@@ -59,6 +59,21 @@ done:
   ret void
 }
 
+; Whether who asks may run the slot's part of the loop %state: the first of worker and caller that does. States only grow, so a worker that
+; comes late for a loop that is over finds this word at that loop's state or past it.
+define internal i1 @tw.take(ptr %slot, i64 %state) nounwind {
+  %taken.at = getelementptr i8, ptr %slot, i64 $TAKEN
+  %last = load atomic i64, ptr %taken.at monotonic, align 8
+  %open = icmp ult i64 %last, %state
+  br i1 %open, label %try, label %gone
+try:
+  %exchange = cmpxchg ptr %taken.at, i64 %last, i64 %state acquire monotonic, align 8
+  %got = extractvalue {i64, i1} %exchange, 1
+  ret i1 %got
+gone:
+  ret i1 false
+}
+
 ; Part %index of %count of the job.
 define internal void @tw.run_part(ptr %pool, i64 %index, i64 %count) nounwind {
   %fn.at = getelementptr i8, ptr %pool, i64 $FN
@@ -94,7 +109,7 @@ entry:
   %wake.at = getelementptr i8, ptr %pool, i64 $WAKE
   br label %watch
 watch:
-  %seen = phi i64 [0, %entry], [%seen, %spin], [%seen, %leave], [%state, %work], [%state, %part_done]
+  %seen = phi i64 [0, %entry], [%seen, %spin], [%seen, %leave], [%state, %work], [%state, %try], [%state, %part_done]
   %ticket = load atomic i64, ptr %wake.at acquire, align 8
   %over = icmp eq i64 %ticket, -1
   br i1 %over, label %exit, label %choose
@@ -144,7 +159,10 @@ leave:
 work:
   %count = and i64 %state, $MAX_THREADS
   %takes_part = icmp ult i64 %index, %count
-  br i1 %takes_part, label %part, label %watch
+  br i1 %takes_part, label %try, label %watch
+try:
+  %got = call i1 @tw.take(ptr %slot, i64 %state)
+  br i1 %got, label %part, label %watch
 part:
   call void @tw.run_part(ptr %pool, i64 %index, i64 %count)
   br label %part_done
@@ -399,9 +417,25 @@ fork:
   store atomic i64 %state, ptr %state.at seq_cst, align 8
   call void @tw.signal(ptr %pool, i64 %count, i1 false)
   call void @tw.run_part(ptr %pool, i64 0, i64 %count)
-  br label %join
+  br label %help
+help:
+  %late = phi i64 [1, %fork], [%next_late, %helped]
+  %more_late = icmp ult i64 %late, %count
+  br i1 %more_late, label %look_late, label %join
+look_late:
+  %late_slot = call ptr @tw.slot(ptr %pool, i64 %late)
+  %got_late = call i1 @tw.take(ptr %late_slot, i64 %state)
+  br i1 %got_late, label %run_late, label %helped
+run_late:
+  call void @tw.run_part(ptr %pool, i64 %late, i64 %count)
+  %late_done.at = getelementptr i8, ptr %late_slot, i64 $DONE
+  store atomic i64 %state, ptr %late_done.at monotonic, align 8
+  br label %helped
+helped:
+  %next_late = add i64 %late, 1
+  br label %help
 join:
-  %index = phi i64 [1, %fork], [%next, %joined]
+  %index = phi i64 [1, %help], [%next, %joined]
   %more = icmp ult i64 %index, %count
   br i1 %more, label %expect, label %finish
 expect:
