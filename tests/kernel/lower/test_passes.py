@@ -208,13 +208,15 @@ def test_a_loop_with_nothing_but_a_condition_is_shortened_however_large() -> Non
     assert loop.body is stores
 
 
-def test_prefetches_keep_no_loop_from_being_shortened() -> None:
+@pytest.mark.parametrize("conditional", [False, True])
+def test_prefetches_keep_no_loop_from_being_shortened(conditional: bool) -> None:
     n, i = size("n", 1), var("i")
     y, stores = large(n, i)
-    body = seq(Prefetch(y, i), If(i < n, stores))
+    asked = seq(Prefetch(y, i), Prefetch(y, i + 16))
+    body = seq(If(const(64) < n, asked) if conditional else asked, If(i < n, stores))
     (loop,) = [s for s in walk_stmts(partition_loops(Kernel("k", (), (y,), For(i, n * 4, body), (n,))).body) if isinstance(s, For)]
     assert loop.extent is n
-    assert not any(isinstance(s, If) for s in walk_stmts(loop))
+    assert [s.condition for s in walk_stmts(loop) if isinstance(s, If)] == ([const(64) < n] if conditional else [])
 
 
 def test_conditions_that_shorten_a_loop_leave_the_copies_to_other_ones() -> None:

@@ -225,9 +225,14 @@ def _shortening(stmt: Stmt) -> set[Expr]:
 def _optional(loop: For) -> If | None:
     """The statement under a condition that is all that the loop does, but for prefetches, which may be left out."""
     *ahead, last = children(loop.body) if isinstance(loop.body, Seq) else (loop.body,)
-    if isinstance(last, If) and last.otherwise is None and all(isinstance(stmt, Prefetch) for stmt in ahead):
+    if isinstance(last, If) and last.otherwise is None and all(map(_only_asks, ahead)):
         return last
     return None
+
+
+def _only_asks(stmt: Stmt) -> bool:
+    """The statement asks for memory, under conditions perhaps, and does nothing else."""
+    return isinstance(stmt, Prefetch) or (isinstance(stmt, (If, Seq)) and all(map(_only_asks, children(stmt))))
 
 
 def _two_bodies(loop: For, main: Stmt, holds: Expr, inside: dict[Expr, Expr], copies: int) -> Stmt:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
-from tilewright.ir.expr import Expr, ceildiv, const, maximum, minimum
-from tilewright.kernel.nodes import For, Prefetch, Stmt, seq
+from tilewright.ir.expr import TRUE, Expr, ceildiv, const, less, maximum, minimum, mul
+from tilewright.kernel.nodes import For, If, Prefetch, Stmt, seq
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.nest import Nest, refuse, replaced
 
@@ -20,6 +21,7 @@ def prefetch(
     line: int = 64,
     shared: int = 0,
     sharing: Sequence[str] = (),
+    beyond: int = 0,
 ) -> Change:
     """At the start of each iteration of `loop`, ask for `lines` cache lines of `line` bytes of a parameter of the kernel.
 
@@ -30,7 +32,8 @@ def prefetch(
     The first line is the one of the element at flat position `ahead` plus, for each (other loop, step, limit) in `steps`, `step` elements
     per iteration of that loop (the same as `loop` or around it), of which at most `limit` count; 0 is no limit. The iterations of the
     loops `sharing`, outermost first, advance through `shared` elements as evenly as their numbers allow, also where these are known only
-    while running. The position may be outside the buffer: this is a hint and has no effect on values. Layouts must be final: pack
+    while running. A buffer of at most `beyond` elements stays near and is not asked for: where its size is known only while running, so is
+    this. The position may be outside the buffer: this is a hint and has no effect on values. Layouts must be final: pack
     buffers before.
     """
     placed, target = nest.loop(loop), nest.buffer(buffer)
@@ -54,7 +57,8 @@ def prefetch(
         other = nest.loop(name).stmt
         share = ceildiv(share, other.extent if other.extent.is_const else maximum(other.extent, 1))  # positive: a plain division
         position = position + other.var * share
-    asked = [Prefetch(target, position + number * (line // target.dtype.bytes)) for number in range(lines)]
+    asked = seq(*(Prefetch(target, position + number * (line // target.dtype.bytes)) for number in range(lines)))
+    far = less(beyond, reduce(mul, target.shape, const(1))) if beyond else TRUE
     old = placed.stmt
-    new: Stmt = For(old.var, old.extent, seq(*asked, old.body), old.kind)
+    new: Stmt = For(old.var, old.extent, seq(asked if far is TRUE else If(far, asked), old.body), old.kind)
     return Change(replaced(nest, {old: new}))

@@ -191,9 +191,11 @@ class Schedule:
         line: int = 64,
         shared: int = 0,
         sharing: Sequence[str] = (),
+        beyond: int = 0,
     ) -> Schedule:
         """Ask for memory before it is read: `ahead.prefetch`."""
-        even = {"shared": shared, "sharing": tuple(sharing)} if sharing else {}
+        even: dict[str, Any] = {"shared": shared, "sharing": tuple(sharing)} if sharing else {}
+        even |= {"beyond": beyond} if beyond else {}
         return self.apply("prefetch", (loop, buffer), {"ahead": ahead, "steps": steps, "lines": lines, "line": line, **even})[0]
 
     def loops_of(self, block: str) -> Names:

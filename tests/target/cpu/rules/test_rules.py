@@ -32,7 +32,7 @@ from tilewright.ir.expr import const, size
 from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType, as_shape, bind_shape
 from tilewright.kernel.interpreter import interpret
-from tilewright.kernel.nodes import For, Kernel, Prefetch, blocks, walk_stmts
+from tilewright.kernel.nodes import For, If, Kernel, Prefetch, Stmt, blocks, walk_stmts
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.kernel.script_parser import parse_kernel
@@ -226,6 +226,10 @@ def prefetches(kernel: Kernel) -> list[Prefetch]:
     return [stmt for stmt in walk_stmts(kernel.body) if isinstance(stmt, Prefetch)]
 
 
+def prefetches_in(body: Stmt) -> set[str]:
+    return {stmt.buffer.name for stmt in walk_stmts(body) if isinstance(stmt, Prefetch)}
+
+
 def test_the_next_panel_is_asked_for_while_one_is_used() -> None:
     kernel = fused_kernel([f32(40, 64), f32(64, 256)], product("mk,kn->mn"))
     space = Space()
@@ -252,6 +256,17 @@ def test_rows_that_are_shared_by_threads_are_asked_for_ahead_as_well(rows: int, 
     assert kernel.inputs[0].name in {stmt.buffer.name for stmt in prefetches(schedule.kernel)}
     assert any(buffer.scope == "local" for buffer in schedule.kernel.scratch)
     assert [layout.buffer for layout in schedule.layouts] == ["x1"]
+
+
+def test_rows_of_unknown_number_are_asked_for_where_they_do_not_stay_in_the_second_cache() -> None:
+    """Few rows stay near, and requests for them cost what they cost."""
+    machine = named_machine("x86-64-v4")
+    kernel = fused_kernel([f32(size("n", 1), 768), f32(768, 192)], product("mk,kn->mn"))
+    rows = kernel.inputs[0]
+    schedule = schedule_kernel(kernel, frozenset({1}), machine)
+    tests = {stmt.condition for stmt in walk_stmts(schedule.kernel.body) if isinstance(stmt, If) and prefetches_in(stmt) == {rows.name}}
+    assert tests == {const(machine.l2.size // 2 // 4) < rows.shape[0] * rows.shape[1]}
+    assert rows.name in prefetches_in(schedule.kernel.body)
 
 
 def decided(rows: int, depth: int, width: int) -> dict[str, object]:

@@ -57,7 +57,7 @@ def prefetch_rows(
 ) -> Schedule:
     """While a row tile is worked on, ask for the rows of the next one, where they come from beyond the second cache: for the first panel,
     and for each where all rows of a block do not stay. `panel`: the loop over panels; `row_tiles`: those over tiles of rows, outermost
-    first."""
+    first. Where their number is known only while running, so is whether all of them stay."""
     rows, buffer = tile.broadcast, tile.broadcast.attr
     inner = reductions(block_of(s, name))
     if tile.row is None or len(inner) != 1 or buffer not in s.kernel.inputs or stride(rows, inner[0].var) != 1:
@@ -68,7 +68,8 @@ def prefetch_rows(
     at_once = math.prod(extent_value(s.nest.loop(loop).stmt.extent) for loop in row_tiles[-1:]) * tile.rows
     size = at_once * int(depth.value) * rows.dtype.bytes
     first = 1 / max(extent_value(s.nest.loop(panel).stmt.extent), 1) if byte_count(buffer) > machine.l2.size / 2 else 0.0
-    far = max(1.0 - min(1.0, machine.l2.size / 2 / size), first)
+    known = all(dim.is_const for dim in buffer.shape)
+    far = max(1.0 - min(1.0, machine.l2.size / 2 / size), first) if known else 1.0  # as it is for many rows
     why = "share of the rows that comes from beyond the second cache and is waited for, or is asked for ahead"
     if not space.choose(f"{name}.prefetch_rows", (False, True), lambda ahead: 0.1 if ahead else far, why):
         return s
@@ -78,4 +79,6 @@ def prefetch_rows(
     for loop in reversed(row_tiles):
         steps.append((loop, step, 0))
         step *= extent_value(s.nest.loop(loop).stmt.extent)
-    return s.prefetch(reduced[0], buffer.name, ahead, steps, -(-share * rows.dtype.bytes // machine.l1d.line), machine.l1d.line)
+    lines = -(-share * rows.dtype.bytes // machine.l1d.line)
+    beyond = 0 if known else machine.l2.size // 2 // rows.dtype.bytes
+    return s.prefetch(reduced[0], buffer.name, ahead, steps, lines, machine.l1d.line, beyond=beyond)
