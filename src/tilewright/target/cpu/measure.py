@@ -27,7 +27,7 @@ from tilewright.target.cpu.thread_pool import thread_pool_object
 
 ROUND_S = 0.01  # seconds of one round, so that the clock's grain and the start of the loop do not matter
 ROUNDS = 7
-FORKS = 500  # parallel loops in one round of measuring them
+FORKS, FORK_ROUNDS = 50, 40  # parallel loops in one round of measuring them, which is short: a core that is taken away spoils all of it
 PART_S = 20e-6  # seconds of a part of such a loop: long enough that every worker begins its own before the caller is done and takes it over
 DIGITS = 3  # significant ones that are kept: more would be noise
 SHARE_OF_MEMORY = 4  # at most a fourth of the memory is taken for measuring it
@@ -136,7 +136,7 @@ class _Bench:
         repetitions = self._repetitions(kernel, SMALL, data, results, PART_S, 1)
 
         def best(parts: int) -> float:
-            return min(self._seconds(kernel, repetitions, SMALL, data, results, parts, FORKS) for _ in range(ROUNDS))
+            return min(self._seconds(kernel, repetitions, SMALL, data, results, parts, FORKS) for _ in range(FORK_ROUNDS))
 
         return max(0.0, best(self.threads) - best(1)) / FORKS
 
