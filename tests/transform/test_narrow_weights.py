@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
-from tests.compiled_graphs import Array, compile_graph, f32, module
+from tests.compiled_graphs import Array, compile_graph, f32, function, i64, module
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import GraphBuilder, Module, Value, walk_nodes
-from tilewright.graph.ops import Binary, Constant, ConstantData, Contract, Dequantize, WidenWeights
+from tilewright.graph.ops import Binary, Constant, ConstantData, Contract, Dequantize, Gather, Loop, Reshape, Slice, WidenWeights
 from tilewright.graph.ops.narrow_weights import packed, unpacked
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, size
+from tilewright.ir.expr import Expr, const, size
 from tilewright.runtime.executable import Executable
 from tilewright.transform.narrow_weights import narrow_weights
 
@@ -106,3 +106,75 @@ def test_what_stays_dequantized() -> None:
 def test_words(bits: int, axis: int) -> None:
     codes = np.random.default_rng(0).integers(0, 1 << bits, (21, 13)).astype(np.uint8)
     np.testing.assert_array_equal(unpacked(packed(codes, bits, axis), bits, axis, codes.shape[axis]), codes)
+
+
+# ---- slices that are picked while running
+
+COUNT = 5
+
+
+def of_slices(dtype: DType, block: int, zero: str, depth: int, columns: int, how: str) -> Module:
+    """x @ dequantize(q[i], scale[i], zero[i]), q [5, columns, depth], i an input, or the counter of a loop over slices."""
+
+    def dequantized(g: GraphBuilder, pick: Callable[[Value], Value]) -> Value:
+        scales = (COUNT, columns, depth // block) if block else (COUNT, columns)
+        scale = np.random.default_rng(3).uniform(0.01, 0.02, scales).astype(np.float32)
+        operands = [pick(held(g, draw(dtype, (COUNT, columns, depth), 1))), pick(held(g, scale))]
+        if zero == "many":
+            operands.append(pick(held(g, draw(dtype, scales, 2))))
+        if zero == "shared":  # a constant for all slices
+            operands.append(held(g, np.full(scales[1:], 1).astype(dtype.numpy)))
+        return g.one(Dequantize(1 if block else 0, block, dtypes.float32), *operands)
+
+    def picked(g: GraphBuilder, x: Value, i: Value) -> list[Value]:
+        w = dequantized(g, lambda whole: g.one(Gather(0), whole, i))
+        return [g.one(Contract("mk,nk->mn", dtypes.float32), x, w)]
+
+    if how == "index":
+        return module([f32(size("M", 1), depth), i64()], picked)
+    counter = size("layer")
+
+    def body(g: GraphBuilder, x: Value) -> list[Value]:
+        def pick(whole: Value) -> Value:
+            inner = whole.shape[1:]
+            at = (const(COUNT - 1) - counter, *(const(0) for _ in inner))
+            return g.one(Reshape(inner), g.one(Slice(at, (const(1), *inner), (1,) * (1 + len(inner))), whole))
+
+        return [g.one(Contract("mk,nk->mn", dtypes.float32), x, dequantized(g, pick))]
+
+    rows = size("M", 1)
+    inner = function("layer", [f32(rows, depth)], body)
+    return module([f32(rows, depth)], lambda g, x: g.emit(Loop(inner, 0, counter, const(COUNT)), x))
+
+
+@pytest.mark.parametrize("how", ["index", "loop"])
+@pytest.mark.parametrize("zero", ["none", "shared", "many"])
+@pytest.mark.parametrize("block", [0, 32])
+@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.uint4, dtypes.uint2], ids=repr)
+def test_slices_stay_narrow(dtype: DType, block: int, zero: str, how: str) -> None:
+    m = of_slices(dtype, block, zero, 160, 96, how)
+    compiled = compile_graph(m)
+    exe = Executable(compiled.artifact, 2)
+    rng = np.random.default_rng(0)
+    for rows in (1, 9):
+        x = rng.normal(size=(rows, 160)).astype(np.float32)
+        for index in (0, 3, -1, -5, 7) if how == "index" else (0,):
+            inputs = [x, np.array(index)] if how == "index" else [x]
+            (computed,) = exe.run(dict(zip(m.input_names, inputs, strict=True))).values()
+            np.testing.assert_allclose(computed, interpret(m, inputs)[0], rtol=2e-5, atol=5e-4)
+    widening = [kernel["symbol"] for kernel in compiled.artifact.manifest["kernels"] if "widen" in kernel["symbol"]]
+    assert len(widening) == 1
+    assert compiled.artifact.manifest["memory"]["weights"] < COUNT * 160 * 96 * 2.5
+
+
+def test_slices_of_other_numbers_are_left_alone() -> None:
+    def body(g: GraphBuilder, x: Value, i: Value, j: Value) -> list[Value]:
+        codes = g.one(Gather(0), held(g, draw(dtypes.int8, (COUNT, 96, 160), 1)), i)
+        scale = g.one(Gather(0), held(g, np.linspace(0.01, 0.02, COUNT * 96, dtype=np.float32).reshape(COUNT, 96)), j)
+        return [g.one(Contract("mk,nk->mn", dtypes.float32), x, g.one(Dequantize(0, 0, dtypes.float32), codes, scale))]
+
+    m = module([f32(3, 160), i64(), i64()], body)
+    assert not any(isinstance(node.op, WidenWeights) for node in walk_nodes(narrow_weights(m.main, CACHE).results))
+    inputs = [np.random.default_rng(0).normal(size=(3, 160)).astype(np.float32), np.array(2), np.array(-1)]
+    (computed,) = Executable(compile_graph(m).artifact, 1).run(dict(zip(m.input_names, inputs, strict=True))).values()
+    np.testing.assert_allclose(computed, interpret(m, inputs)[0], rtol=2e-5, atol=5e-4)

@@ -53,6 +53,12 @@ def picked_axis(node: Node) -> int | None:
 def stacked(value: Value) -> Value | None:
     """The constant of which a value, perhaps reshaped, is one slice along the outermost axis longer than 1, picked while running; None for
     other values. Its elements are in the order of [slices, *value.shape]."""
+    node = picking(value)
+    return None if node is None else node.inputs[0]
+
+
+def picking(value: Value) -> Node | None:
+    """The Gather or Slice that picks a value, perhaps reshaped, of a constant as `stacked` says."""
     while isinstance(value.op, Reshape):
         (source,) = value.node.inputs
         before, after = static_shape(source.shape), static_shape(value.shape)
@@ -67,7 +73,7 @@ def stacked(value: Value) -> Value | None:
             return None
     source = node.inputs[0]
     known = isinstance(source.op, Constant) and source.op.data.array.size and static_shape(value.shape) is not None
-    return source if known else None
+    return node if known else None
 
 
 def constant_operands(node: Node) -> frozenset[int]:
