@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+from pathlib import Path
 
+import numpy as np
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+import tilewright as tw
 from tests.frontend.onnx.models import imported, parse
+from tilewright.cli.app import app
 from tilewright.graph.interpreter import interpret
 from tilewright.ir.expr import size
 
@@ -28,3 +34,45 @@ def test_dims_taken_for_one_are_checked() -> None:
     assert y.tolist() == [1, 1, 1]
     with pytest.raises(Exception, match="refine_shape"):
         interpret(main, [np.zeros((2, 1, 3), np.float32)])
+
+
+CONTRADICTIONS = {
+    "a fixed dim": ("float[2, 3] x", "float[2, 4] y", r"'y' is declared to have the shape \[2, 4\], and is computed with \[2, 3\], by Exp"),
+    "the rank": ("float[2, 3] x", "float[6] y", r"\[6\], and is computed with \[2, 3\]"),
+    "a scalar": ("float[n] x", "float y", r"\[\], and is computed with \[n\]"),
+    "beside a name": ("float[2, 3] x", "float[n, 1] y", r"\[n, 1\], and is computed with \[2, 3\]"),
+    "beside a symbolic dim": ("float[n, 3] x", "float[2, 4] y", r"\[2, 4\], and is computed with \[n, 3\]"),
+}
+
+
+def exponential(x: str, y: str) -> onnx.ModelProto:
+    return parse(f"m ({x}) => ({y}) {{ y = Exp(x) }}")
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_an_output_that_is_declared_in_another_shape_is_warned_of(case: str) -> None:
+    x, y, said = CONTRADICTIONS[case]
+    with pytest.warns(UserWarning, match=said):
+        found = imported(exponential(x, y))
+    assert found.module.main.results[0].shape == found.module.main.params[0].shape
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [("float[2, 3] x", "float[2, 3] y"), ("float[n, 3] x", "float[2, 3] y"), ("float[2, 3] x", "float[n, m] y")]
+)
+def test_what_may_fit_is_not(x: str, y: str) -> None:
+    imported(exponential(x, y))  # warnings are errors here
+
+
+def test_compilation_warns_and_goes_on() -> None:
+    with pytest.warns(UserWarning, match="the output 'y' is declared"):
+        exe = tw.compile(exponential("float[2, 3] x", "float[2, 4] y"), cache=False, progress="none")
+    assert exe(np.zeros((2, 3), np.float32)).tolist() == [[1, 1, 1]] * 2
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_command_warns_in_one_line(tmp_path: Path) -> None:
+    onnx.save(exponential("float[2, 3] x", "float[2, 4] y"), tmp_path / "m.onnx")
+    done = CliRunner().invoke(app, ["check", str(tmp_path / "m.onnx")])
+    assert done.exit_code == 0
+    assert done.stderr.count("warning: the output 'y' is declared to have the shape [2, 4]") == 1

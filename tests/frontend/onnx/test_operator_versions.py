@@ -243,6 +243,8 @@ def test_operator(given: Case) -> None:
     check(given)
 
 
+# ONNX's shape inference counts windows that begin in the padding at the end, which ceil_mode leaves out; onnxruntime leaves them out too.
+@pytest.mark.filterwarnings("ignore:the output 'y0' is declared")
 @pytest.mark.parametrize("given", POOLS, ids=str)
 def test_pooling(given: Case) -> None:
     check(given)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection
 
 import onnx
+
+from tilewright.graph.node import Value
+from tilewright.graph.shapes import format_shape
 
 Key = tuple[str, str]  # domain, operator
 
@@ -28,3 +32,26 @@ def declared_rank(graph: onnx.GraphProto, name: str, elementwise: Collection[Key
                 pending.extend(result for result in node.output if result not in seen)
                 seen.update(node.output)
     return None
+
+
+def warn_of_contradiction(info: onnx.ValueInfoProto, value: Value) -> None:
+    """Warn, once for each text as Python does, where an output is declared with another rank, or a fixed dim with another size, than what
+    the graph computes. What is computed holds: exporters and tools that change dims leave such declarations behind."""
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape"):
+        return
+    declared = tensor.shape.dim
+    fits = len(declared) == value.type.rank and all(
+        not dim.HasField("dim_value") or dim.dim_value < 0 or not own.is_const or own.value == dim.dim_value
+        for dim, own in zip(declared, value.shape, strict=True)
+    )
+    if fits:
+        return
+    listed = ", ".join(str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in declared)
+    node = "" if value.node.origin is None else f", by {value.node.origin}"
+    warnings.warn(
+        f"the output '{info.name}' is declared to have the shape [{listed}], and is computed with {format_shape(value.shape)}{node}; "
+        "the declaration is ignored",
+        UserWarning,
+        stacklevel=2,
+    )

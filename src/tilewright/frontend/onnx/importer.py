@@ -13,6 +13,7 @@ from tilewright.frontend.dims import DimRange
 from tilewright.frontend.onnx import opset6
 from tilewright.frontend.onnx.bodies import schema_function, type_proto
 from tilewright.frontend.onnx.context import ModelState, NodeContext, origin_of
+from tilewright.frontend.onnx.declared import warn_of_contradiction
 from tilewright.frontend.onnx.inputs import Dims
 from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
 from tilewright.frontend.onnx.node_check import check_node, check_types
@@ -298,7 +299,8 @@ def _without(node: onnx.NodeProto, names: frozenset[str]) -> onnx.NodeProto:
 
 def import_model(model: LoadedModel, dims: Mapping[str, DimRange | int] | None = None, keep_going: bool = False) -> Imported:
     """The model as a module with one function `main`. `dims` fixes or bounds symbolic dims by name. With `keep_going`, every
-    unsupported node is collected in `problems` instead of raising at the first; the module then lacks what depends on them."""
+    unsupported node is collected in `problems` instead of raising at the first; the module then lacks what depends on them. Warns
+    of outputs whose declared shape contradicts the graph."""
     opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.proto.opset_import}
     state = ModelState(model, opsets)
     problems: list[TilewrightError] | None = [] if keep_going else None
@@ -362,6 +364,8 @@ def _outputs(graph: onnx.GraphProto, scope: Scope, state: ModelState, skip_missi
                 f"the output '{info.name}' is declared to be {dtype_of(declared).name}, and is {value.type.dtype.name}",
                 where=None if value.node.origin is None else str(value.node.origin),
             )
+        if not skip_missing:  # else it is imported once more without what is refused
+            warn_of_contradiction(info, value)
         results.append(value)
         names.append(info.name)
     return tuple(results), tuple(names)
