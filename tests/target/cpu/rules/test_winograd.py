@@ -14,10 +14,12 @@ from tests.compiled_graphs import f32, function
 from tilewright.graph.node import GraphBuilder, Value
 from tilewright.graph.ops import Binary, WinogradConvolution, constant
 from tilewright.ir.expr import Expr, size
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import walk
 from tilewright.ir.types import as_shape, bind_shape
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.lower.pipeline import lower
-from tilewright.kernel.nodes import For, Kernel, walk_stmts
+from tilewright.kernel.nodes import For, Kernel, blocks, walk_stmts
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.kernel.verify import verify
@@ -87,6 +89,30 @@ def test_one_axis_and_images_of_unknown_number() -> None:
         schedule = schedule_kernel(kernel, WEIGHTS, named_machine("x86-64-v2"))
         assert schedule.layouts
         check(kernel, schedule)
+
+
+@pytest.mark.parametrize("parts_first", [False, True])
+def test_weights_of_a_part_serve_all_images_before_the_next_part(parts_first: bool) -> None:
+    """Where the images are not known and the weights are more than what the parts read of inputs."""
+    kernel = kernel_of((2, 2), (N, 2, 4, 5, 4), 16)
+    name = "winograd_product.parts_first"
+    decided = {"winograd_product.tile": (6, 1), "winograd_product.group": (6, False), name: parts_first}
+    schedule = schedule_kernel(kernel, WEIGHTS, named_machine("x86-64-v2"), space=Space(decided))
+    check(kernel, schedule)
+    assert schedule.layouts
+    (product,) = (block for block in blocks(schedule.kernel.body) if block.name == "winograd_product")
+    part = product.bindings[2]  # of the task's number, where its groups of tiles are the inner ones
+    assert any(e.op is Op.FLOORDIV for e in walk(part)) == parts_first
+
+
+def test_large_weights_are_read_once_for_all_images() -> None:
+    def parts_first(space: int, channels: int) -> list[bool]:
+        kernel, decided = kernel_of((2, 2), (N, channels // 16, space, space, 16), channels), Space()
+        schedule_kernel(kernel, WEIGHTS, named_machine("x86-64-v4"), space=decided)
+        return [found.options[found.taken] for found in decided.decisions if found.name == "winograd_product.parts_first"]
+
+    assert parts_first(7, 512) == [True]
+    assert parts_first(28, 64) in ([], [False])
 
 
 @hypothesis_settings(max_examples=12, deadline=None)

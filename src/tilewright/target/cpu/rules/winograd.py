@@ -7,7 +7,8 @@
         transform the sums back, with whatever follows, into the output
 
 Where that leaves too few tasks, or the weights are large against the images, the inputs of all tiles are transformed first and tasks take
-groups of tiles and parts of the output channels. Transforms are straight code on vectors of channels, everything in them unrolled.
+groups of tiles and parts of the output channels; with images of unknown number, parts may be outside, so that groups share their weights.
+Transforms are straight code on vectors of channels, everything in them unrolled.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tilewright.target.cpu.rules.structure import (
     value_loads,
     writes_output,
 )
-from tilewright.target.cpu.rules.winograd_cost import Work, plan_cost, plans, prefetch_cost, products_cost, register_tiles
+from tilewright.target.cpu.rules.winograd_cost import Work, bytes_again, plan_cost, plans, prefetch_cost, products_cost, register_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,13 @@ def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, 
         lambda asked: prefetch_cost(work, tile, plan, asked, machine),
         "cycles of waiting for weights, or of asking for those of the next point while one is computed",
     )
-    return _scheduled(s, found, work, tile, plan, packed, machine.l1d.line if ahead else 0)
+    turned = not (plan[1] or spatial(block)[-2].extent.is_const) and space.choose(
+        f"{found.product}.parts_first",
+        (False, True),
+        lambda parts_first: bytes_again(work, tile, plan, parts_first),
+        "bytes read again for each group of tiles: all weights, or, with a part of the output channels for all groups first, inputs",
+    )
+    return _scheduled(s, found, work, tile, plan, turned, packed, machine.l1d.line if ahead else 0)
 
 
 def _tiles(count: Expr, images: Expr) -> int:
@@ -127,9 +134,11 @@ def _divisor(body: object, variable: Expr) -> int:
     return max((int(e.args[1].value) for e in divisions), default=1)
 
 
-def _scheduled(s: Schedule, blocks: Blocks, work: Work, tile: tuple[int, int], plan: tuple[int, bool], packed: bool, line: int) -> Schedule:
-    """The schedule of these decisions. `packed`: weights are stored in the order of reading; `line`: bytes of a cache line, 0 where they
-    are not asked for ahead."""
+def _scheduled(
+    s: Schedule, blocks: Blocks, work: Work, tile: tuple[int, int], plan: tuple[int, bool], turned: bool, packed: bool, line: int
+) -> Schedule:
+    """The schedule of these decisions. `turned`: parts of the output channels are outside of groups of tiles; `packed`: weights are stored
+    in the order of reading; `line`: bytes of a cache line, 0 where they are not asked for ahead."""
     (_, vectors), (group, together) = tile, plan
     axes = len(blocks.tile)
     # tiles past the last one are computed like it and never read
@@ -166,6 +175,8 @@ def _scheduled(s: Schedule, blocks: Blocks, work: Work, tile: tuple[int, int], p
     if together:
         return parallelise(s, [chunk])
     s = parallelise(s, [depth, images])
+    if turned:
+        return parallelise(s.reorder(part, chunk), [part, chunk])
     return parallelise(s, [chunk, part])
 
 

@@ -93,6 +93,13 @@ def prefetch_cost(work: Work, tile: tuple[int, int], plan: tuple[int, bool], ask
     return (HIDDEN_AHEAD - HIDDEN) * read_cycles(size, 1 if size <= machine.l2.size // 2 else groups, machine)
 
 
+def bytes_again(work: Work, tile: tuple[int, int], plan: tuple[int, bool], parts_first: bool) -> int:
+    """Bytes that each group of tiles reads from beyond the second cache, where there are many groups: all weights, or, where a part of the
+    weights is used for all groups before the next part, its transformed inputs once for each part."""
+    inputs = 4 * prod(work.points) * plan[0] * work.depth
+    return inputs * (work.parts // tile[1]) if parts_first else weight_bytes(work)
+
+
 def weight_bytes(work: Work) -> int:
     """Bytes of the transformed weights."""
     return 4 * prod(work.points) * work.depth * work.parts * work.lanes
