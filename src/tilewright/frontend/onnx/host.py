@@ -27,7 +27,7 @@ from tilewright.graph.node import Module
 from tilewright.ir import dtypes
 from tilewright.runtime.host.kinds import ValueSpec
 from tilewright.runtime.host.steps import Apply, Body, Branch, Literal, Over, Part, Repeat, Step
-from tilewright.runtime.host.table import OPERATORS
+from tilewright.runtime.host.table import ADDED_AXES, OPERATORS
 from tilewright.runtime.specs import SizeSpec
 from tilewright.support.errors import GraphError, ModelError, TilewrightError, UnsupportedOperatorError
 
@@ -351,13 +351,13 @@ def infer(node: onnx.NodeProto, scope: _Scope, cutter: _Cutter) -> Types:
 
 def _contributed(node: onnx.NodeProto, domain: str, scope: _Scope) -> Types:
     """The same for operators of onnxruntime that run on the host, which ONNX does not know."""
-    if (domain, node.op_type) != ("com.microsoft", "Tokenizer") or not node.input or not node.output:
+    added = ADDED_AXES.get((domain, node.op_type))
+    if added is None or not node.input or not node.output:
         return {}
-    given = scope.types.get(node.input[0], onnx.TypeProto())
     found = onnx.TypeProto()
-    found.CopyFrom(given)
-    if given.tensor_type.HasField("shape"):
-        found.tensor_type.shape.dim.add()  # as many as the longest text has tokens
+    found.CopyFrom(scope.types.get(node.input[0], onnx.TypeProto()))
+    if found.tensor_type.HasField("shape"):
+        found.tensor_type.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in range(added))
     return {node.output[0]: found}
 
 

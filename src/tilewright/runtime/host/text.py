@@ -186,3 +186,5 @@ OPERATORS: Table = {
     ("", "Cast"): cast,
     ("com.microsoft", "Tokenizer"): tokens,
 }
+# Of operators that ONNX has no type rule for: the axes that the result has behind those of the first operand, of whose dtype it is.
+ADDED_AXES = {("com.microsoft", "Tokenizer"): 1}  # as many as the longest text has tokens
