@@ -3,7 +3,8 @@
     python -m benchmarks.dynamic [NAME ...] [--threads N] [--rounds N] [--artifacts FOLDER] [--json FILE]
 
 The models are built here, with symbolic dims. A figure is the time of the artifact for all sizes over that of the other, the median of
-rounds in which they take turns; above 1.05 the general code pays for not knowing something.
+rounds in which they take turns of 20 ms, with its quartiles; above 1.05 the general code pays for not knowing something. On a machine
+that others use as well, take many rounds: what disturbs it lasts longer than one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks.variants import Variant, arguments, artifact, each_model, geomet
 from tilewright.zoo import build, example_inputs, save
 
 LIMIT = 1.05
+Figure = tuple[float, float, float]  # lower quartile, median, upper quartile
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +73,28 @@ def compiled(name: str, case: Case, folder: Path) -> tuple[Path, Path, list[Path
     return model, artifact(Variant(model), folder), [artifact(Variant(model, sizes), folder) for sizes in case.sizes]
 
 
-def compare(name: str, case: Case, folder: Path, threads: int, rounds: int) -> dict[str, float]:
+def compare(name: str, case: Case, folder: Path, threads: int, rounds: int) -> dict[str, Figure]:
     """Times longer with symbolic dims, by sizes."""
     model, general, special = compiled(name, case, folder)
     symbolic, loaded = tw.load(general, threads=threads), onnx.load(model)
-    found = {}
+    found: dict[str, Figure] = {}
     for sizes, path in zip(case.sizes, special, strict=True):
         feeds = example_inputs(loaded, sizes)
         _, row = in_turns([tw.load(path, threads=threads), symbolic], [feeds, feeds], rounds)
-        found["x".join(map(str, sizes.values()))] = row["ours_is_faster"]
+        found["x".join(map(str, sizes.values()))] = (row["quartiles"][0], row["ours_is_faster"], row["quartiles"][1])
     return found
 
 
-def report(found: Mapping[str, Mapping[str, float]]) -> str:
-    """The table, what is above LIMIT in bold."""
+def report(found: Mapping[str, Mapping[str, Figure]]) -> str:
+    """The table: medians, those above LIMIT in bold, and the quartiles of each."""
 
-    def shown(figures: Mapping[str, float]) -> str:
-        return ", ".join(f"{sizes}: {f'**{value:.2f}**' if value > LIMIT else f'{value:.2f}'}" for sizes, value in figures.items())
+    def shown(figures: Mapping[str, Figure]) -> str:
+        texts = {sizes: f"**{middle:.2f}**" if middle > LIMIT else f"{middle:.2f}" for sizes, (_, middle, _) in figures.items()}
+        return ", ".join(f"{sizes}: {texts[sizes]} ({low:.2f} to {high:.2f})" for sizes, (low, _, high) in figures.items())
 
-    rows = [[name, geometric_mean(figures.values()), shown(figures)] for name, figures in found.items()]
-    mean = geometric_mean(value for figures in found.values() for value in figures.values())
-    return markdown(["symbolic over fixed dims", "mean", "by sizes"], [*rows, ["geometric mean", mean, ""]])
+    rows = [[name, geometric_mean(middle for _, middle, _ in figures.values()), shown(figures)] for name, figures in found.items()]
+    mean = geometric_mean(middle for figures in found.values() for _, middle, _ in figures.values())
+    return markdown(["symbolic over fixed dims", "mean", "by sizes: median (quartiles)"], [*rows, ["geometric mean", mean, ""]])
 
 
 def main() -> None:

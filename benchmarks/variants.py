@@ -14,17 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 import tilewright as tw
-from tilewright.cli.bench import measured
+from tilewright.cli.bench import times_in_turns
 from tilewright.cli.peers import Session
 from tilewright.support.hashing import content_hash
-from tilewright.support.progress import NullProgress
 
 Array = np.ndarray[Any, np.dtype[Any]]
+T = TypeVar("T")
 MODELS = (
     "resnet18",
     "resnet50",
@@ -76,12 +76,15 @@ def same_code(one: tw.Executable, other: tw.Executable) -> bool:
 
 
 def in_turns(executables: Sequence[tw.Executable], feeds: Sequence[Mapping[str, Array]], rounds: int) -> list[dict[str, Any]]:
-    """Measures each executable on its feeds, round by round; for each `median_seconds` and, but for the first, `ours_is_faster`: the median
-    over the rounds of its time over the first one's."""
+    """Measures each executable on its feeds, round by round; for each `median_seconds` and, but for the first, its time over the first
+    one's in the same round: `ours_is_faster`, the median over the rounds, and `quartiles`, the lower and the upper."""
     sessions = [Session(str(i), "", lambda exe=exe, feed=feed: exe.run(feed)) for i, (exe, feed) in enumerate(zip(executables, feeds))]
-    with NullProgress().stage("") as stage:
-        runtimes: list[dict[str, Any]] = measured(sessions, rounds, 1, stage)["runtimes"]
-    return runtimes
+    times = times_in_turns(sessions, rounds)
+    rows: list[dict[str, Any]] = [{"median_seconds": float(np.median(own))} for own in times]
+    for row, own in zip(rows[1:], times[1:], strict=True):
+        lower, middle, upper = np.quantile(np.divide(own, times[0]), (0.25, 0.5, 0.75))
+        row |= {"ours_is_faster": float(middle), "quartiles": (float(lower), float(upper))}
+    return rows
 
 
 def stored_feeds(model: Path) -> dict[str, Array]:
@@ -140,12 +143,12 @@ def collected(path: Path | None, found: Mapping[str, Any]) -> dict[str, Any]:
 def each_model(
     args: argparse.Namespace,
     compile_only: Callable[[str, Path], object],
-    measure: Callable[[str, Path], dict[str, float]],
-    report: Callable[[Mapping[str, Mapping[str, float]]], str],
+    measure: Callable[[str, Path], dict[str, T]],
+    report: Callable[[Mapping[str, Mapping[str, T]]], str],
 ) -> None:
     """What the commands do with the options of `arguments` and the models `args.names`: compile the variants of each into a folder, or
     measure them and print the report."""
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, T]] = {}
     with kept(args.artifacts) as folder:
         for name in args.names:
             if args.compile_only:

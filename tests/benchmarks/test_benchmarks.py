@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from benchmarks import ablation, dynamic, levels, memory, odd_sizes
+from benchmarks import ablation, dynamic, levels, memory, odd_sizes, variants
 from benchmarks.families import convolution, densenet121, efficientnet_b0, product
 from benchmarks.variants import Variant, artifact, collected, geometric_mean, markdown, same_code
 from tilewright.zoo import build, example_inputs, save
@@ -82,7 +82,17 @@ def test_dynamic_cases_name_all_symbolic_dims() -> None:
         model = case.make()
         for sizes in case.sizes:
             assert example_inputs(model, sizes)
-    assert "**1.20**" in dynamic.report({"a": {"1": 1.2}})
+    assert "1: **1.20** (1.04 to 1.31), 2: 1.05 (0.90 to 1.06)" in dynamic.report({"a": {"1": (1.04, 1.2, 1.31), "2": (0.9, 1.05, 1.06)}})
+
+
+def test_taking_turns_compares_within_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is slow for some rounds is slow for both."""
+    monkeypatch.setattr(variants, "times_in_turns", lambda sessions, rounds: [[1.0, 2.0, 8.0, 1.0, 1.0], [1.1, 2.0, 8.8, 1.2, 1.3]])
+    exe = tw.compile(build("mlp", sizes=(4, 4)), cache=False, progress="none", opt_level=0)
+    first, second = variants.in_turns([exe, exe], [{}, {}], 5)
+    assert first == {"median_seconds": 1.0}
+    assert second["ours_is_faster"] == pytest.approx(1.1)
+    assert second["quartiles"] == pytest.approx((1.1, 1.2))
 
 
 def test_families_run_at_odd_sizes() -> None:

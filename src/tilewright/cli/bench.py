@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,21 +117,7 @@ def our_session(executable: Any, inputs: Mapping[str, Array]) -> Session:
 def measured(sessions: Sequence[Session], rounds: int, threads: int, stage: Any) -> dict[str, Any]:
     """Latencies of all sessions, taken in turns, and how far their results are from ours."""
     answers = [session.run() for session in sessions]
-    calls = []
-    for session in sessions:
-        start = time.perf_counter()
-        for _ in range(WARM_UP):
-            session.run()
-        calls.append(max(1, round(ROUND_SECONDS / max((time.perf_counter() - start) / WARM_UP, 1e-7))))
-    times: list[list[float]] = [[] for _ in sessions]
-    for number in range(rounds):
-        order = list(range(len(sessions)))
-        for i in order if number % 2 == 0 else reversed(order):
-            start = time.perf_counter()
-            for _ in range(calls[i]):
-                sessions[i].run()
-            times[i].append((time.perf_counter() - start) / calls[i])
-        stage.advance(1)
+    times = times_in_turns(sessions, rounds, lambda: stage.advance(1))
     return {
         "threads": threads,
         "runtimes": [
@@ -146,6 +132,27 @@ def measured(sessions: Sequence[Session], rounds: int, threads: int, stage: Any)
             for i, session in enumerate(sessions)
         ],
     }
+
+
+def times_in_turns(sessions: Sequence[Session], rounds: int, after_round: Callable[[], object] = lambda: None) -> list[list[float]]:
+    """Seconds of a call of each session in each round, after a warm-up. In a round each has its turn, of `ROUND_SECONDS` or one call; the
+    order is turned around from round to round."""
+    calls = []
+    for session in sessions:
+        start = time.perf_counter()
+        for _ in range(WARM_UP):
+            session.run()
+        calls.append(max(1, round(ROUND_SECONDS / max((time.perf_counter() - start) / WARM_UP, 1e-7))))
+    times: list[list[float]] = [[] for _ in sessions]
+    for number in range(rounds):
+        order = list(range(len(sessions)))
+        for i in order if number % 2 == 0 else reversed(order):
+            start = time.perf_counter()
+            for _ in range(calls[i]):
+                sessions[i].run()
+            times[i].append((time.perf_counter() - start) / calls[i])
+        after_round()
+    return times
 
 
 def largest_error(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
