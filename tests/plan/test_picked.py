@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.compiled_graphs import check, compile_graph, f32, function, host, i64, module
 from tilewright.accuracy.kernels import trace_kernels
 from tilewright.accuracy.validate import validate
@@ -14,6 +15,7 @@ from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import walk_nodes
 from tilewright.graph.ops import (
     Binary,
+    BindSize,
     Cast,
     Constant,
     Contract,
@@ -21,6 +23,7 @@ from tilewright.graph.ops import (
     Gather,
     If,
     Loop,
+    RefineShape,
     Reshape,
     SizeValue,
     Slice,
@@ -182,6 +185,23 @@ def test_a_slice_at_a_place_that_is_known_while_running() -> None:
         module([f32(T, 24)], lambda g, x: g.emit(Loop(inner, 1, counter, const(4)), x)), [floats(2, 24)], [floats(9, 24)], rtol=1e-3
     )
     assert [type(c.layout) for c in compiled.constants] == [EachSlice]
+
+
+def test_a_slice_whose_size_is_checked_to_be_one_while_running() -> None:
+    first, last = size("first"), size("last")
+
+    def body(g, x, i, j):
+        g.one(BindSize(first), i)
+        g.one(BindSize(last), j)
+        own = g.one(Slice((first, const(0), const(0)), (last - first, const(24), const(24)), (1, 1, 1)), g.one(constant(floats(4, 24, 24))))
+        own = g.one(RefineShape((const(1), const(24), const(24))), own)
+        return [product(g, x, g.one(Reshape((const(24), const(24))), own))]
+
+    m = module([f32(T, 24), i64(), i64()], body)
+    compiled = check(m, *([floats(3, 24), index(i), index(i + 1)] for i in range(4)))
+    assert [type(c.layout) for c in compiled.constants] == [EachSlice]
+    with pytest.raises(tw.TilewrightError, match="dim 0 is 2"):
+        Executable(compiled.artifact, 1).run({"x0": floats(3, 24), "x1": index(1), "x2": index(3)})
 
 
 def test_in_branches_that_are_one_function_and_in_loops_inside_of_loops() -> None:

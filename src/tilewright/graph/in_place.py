@@ -6,8 +6,10 @@ outermost axis longer than 1 is a part of its operand; so is the one slice along
 
 from __future__ import annotations
 
+import math
+
 from tilewright.graph.node import Node, Value
-from tilewright.graph.ops import Concat, Constant, Gather, Reshape, Slice
+from tilewright.graph.ops import Concat, Constant, Gather, RefineShape, Reshape, Slice
 from tilewright.graph.shapes import dims_equal, is_one, is_zero
 from tilewright.ir.bounds import bounds
 from tilewright.ir.types import static_shape
@@ -58,22 +60,24 @@ def stacked(value: Value) -> Value | None:
 
 
 def picking(value: Value) -> Node | None:
-    """The Gather or Slice that picks a value, perhaps reshaped, of a constant as `stacked` says."""
-    while isinstance(value.op, Reshape):
-        (source,) = value.node.inputs
-        before, after = static_shape(source.shape), static_shape(value.shape)
-        if before is None or after is None or not dims_equal(source.type.count, value.type.count):
-            return None
-        value = source
+    """The Gather or Slice that picks a value, perhaps reshaped, of a constant as `stacked` says. How many slices a Slice takes may be known
+    only while running: the RefineShape after it says, and checks, that it is one."""
+    shape = static_shape(value.shape)
+    while isinstance(value.op, (Reshape, RefineShape)):
+        value = value.node.inputs[0]
     node = value.node
-    axis = picked_axis(node)
-    if axis is None:
-        axis = cut_axis(node)
-        if axis is None or not is_one(value.shape[axis]):
-            return None
+    if shape is None or not is_piece_of_constant(node):
+        return None
     source = node.inputs[0]
-    known = isinstance(source.op, Constant) and source.op.data.array.size and static_shape(value.shape) is not None
-    return node if known else None
+    axis = picked_axis(node) if isinstance(node.op, Gather) else cut_axis(node)
+    assert axis is not None
+    one = static_shape(source.shape[axis + 1 :])
+    return node if one is not None and math.prod(one) == math.prod(shape) > 0 else None
+
+
+def is_piece_of_constant(node: Node) -> bool:
+    """A Gather or Slice whose result is a piece of a constant."""
+    return bool(node.inputs) and isinstance(node.inputs[0].op, Constant) and (picked_axis(node) is not None or cut_axis(node) is not None)
 
 
 def constant_operands(node: Node) -> frozenset[int]:

@@ -6,14 +6,13 @@ known, `memory.place` lays the storages of each arena out, and the steps are rew
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
-from tilewright.graph.in_place import cut_axis, is_in_place, picked_axis, stacked
+from tilewright.graph.in_place import cut_axis, is_in_place, is_piece_of_constant, picked_axis
 from tilewright.graph.node import Array, Function, Module, Node, Origin, Parameter, Value, walk_nodes
 from tilewright.graph.ops import (
     BindSize,
@@ -63,10 +62,12 @@ class EachSlice:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """Slice `number` of a constant, known while running; in which layout the constant is stored depends on who reads it."""
+    """What begins with slice `number` of a constant, each of `each` elements, known while running. In which layout the constant is stored
+    depends on who reads it."""
 
     whole: Value
     number: Expr
+    each: Expr
     type: TensorType
 
 
@@ -135,28 +136,29 @@ class PlanBuilder:
         found = views[value]
         return self.picked(found) if isinstance(found, Picked) else found
 
-    def picked(self, slice_: Picked, type_: TensorType | None = None, layout: Layout | None = None) -> View:
-        """Where a slice of a constant is, as it is, or in a layout, in which it is of `type_`."""
-        type_ = type_ or slice_.type
-        data, whole = slice_.whole.node.op, slice_.whole.type
+    def picked(self, piece: Picked) -> View:
+        """Where a piece of a constant is, as it is."""
+        storage = self.view(piece.whole, {}).storage
+        return View(storage, simplify(piece.number * (piece.each * piece.type.dtype.bytes)), piece.type)
+
+    def packed(self, piece: Picked, type_: TensorType, layout: Layout) -> View:
+        """Where one slice of a constant is in a layout, in which it is of `type_`."""
+        data = piece.whole.op
         assert isinstance(data, Constant)
-        if layout is not None:
-            shape = tuple(int(dim.value) for dim in slice_.type.shape)
-            count = whole.count // max(math.prod(shape), 1)
-            layout, whole = EachSlice(layout, shape), TensorType(type_.dtype, (count, *type_.shape))
-        return View(self.constant(data.data, whole, layout).storage, simplify(slice_.number * type_.bytes), type_)
+        each = EachSlice(layout, tuple(int(dim.value) for dim in piece.type.shape))
+        whole = TensorType(type_.dtype, (piece.whole.type.count // piece.each, *type_.shape))
+        return View(self.constant(data.data, whole, each).storage, simplify(piece.number * type_.bytes), type_)
 
     def node(self, node: Node, views: Mapping[Value, View | Picked]) -> Sequence[View | Picked]:
         axis = picked_axis(node)
         if not (isinstance(node.op, (Reshape, RefineShape, BindSize, If, Loop, Call)) or is_in_place(node) or axis is not None):
             return self.launch(node, views)
-        whole = stacked(node[0]) if isinstance(node.op, (Reshape, Slice, Gather)) else None
-        if whole is not None:
-            return [self.slice_of(node, whole, views)]
+        if is_piece_of_constant(node):
+            return [self.piece(node, views)]
+        if isinstance(node.op, (Reshape, RefineShape)):
+            return [self.reinterpret(node, views.get(node.inputs[0]) or self.view(node.inputs[0], views))]
         inputs = [self.view(value, views) for value in node.inputs if axis is None or value is node.inputs[0]]
         match node.op:
-            case Reshape() | RefineShape():
-                return [self.reinterpret(node, inputs[0])]
             case Concat():
                 return [self.join(node, inputs)]
             case Slice():
@@ -174,20 +176,17 @@ class PlanBuilder:
                 return plan_loop(self.ledger, self.function, node.op, inputs)
         raise InternalError(f"a {node.op.name} was not opened before planning")  # calls are inlined
 
-    def slice_of(self, node: Node, whole: Value, views: Mapping[Value, View | Picked]) -> Picked:
-        """A slice of a constant, or a reshaped one."""
-        source, axis = node.inputs[0], picked_axis(node)
-        if source is not whole:
-            found = views[source]
-            if not isinstance(found, Picked):
-                raise InternalError(f"{node!r} reshapes no slice of a constant")
-            return replace(found, type=node.types[0])
+    def piece(self, node: Node, views: Mapping[Value, View | Picked]) -> Picked:
+        """A Gather or Slice that is a piece of a constant."""
+        whole, axis = node.inputs[0], picked_axis(node)
         if axis is not None:
-            return Picked(whole, self.number(node, axis, views), node.types[0])
-        axis = cut_axis(node)
-        if axis is None or not isinstance(node.op, Slice):
-            raise InternalError(f"{node!r} is no slice of a constant")
-        return Picked(whole, node.op.starts[axis], node.types[0])
+            number = self.number(node, axis, views)
+        else:
+            axis = cut_axis(node)
+            if axis is None or not isinstance(node.op, Slice):
+                raise InternalError(f"{node!r} is no piece of a constant")
+            number = node.op.starts[axis]
+        return Picked(whole, number, product(whole.shape[axis + 1 :]), node.types[0])
 
     def number(self, node: Node, axis: int, views: Mapping[Value, View | Picked]) -> Expr:
         """Which slice along `axis` a Gather picks."""
@@ -221,7 +220,7 @@ class PlanBuilder:
             if isinstance(value.op, Constant):
                 operands.append(self.constant(value.op.data, type_, layout))
             elif isinstance(found, Picked):
-                operands.append(self.picked(found, type_, layout))
+                operands.append(self.packed(found, type_, layout))
             else:
                 raise InternalError(f"kernel {group.kernel.name} packs operand {i}, which is not a constant")
         self.on_launch()
@@ -255,7 +254,7 @@ class PlanBuilder:
         step = product(source.type.shape[axis + 1 :]) * source.type.dtype.bytes
         return View(source.storage, simplify(source.offset + op.starts[axis] * step), node.types[0])
 
-    def reinterpret(self, node: Node, source: View) -> View:
+    def reinterpret(self, node: Node, source: View | Picked) -> View | Picked:
         """Reshape and RefineShape change the type, not the bytes; what cannot be proved is checked while running."""
         target = node.types[0]
         where = f" at {literal(str(node.origin))}" if node.origin is not None else ""
@@ -270,7 +269,7 @@ class PlanBuilder:
             self.ledger.step(
                 Check(all_of(equal(have, want), *(less_equal(0, dim) for dim in target.shape if not dim.is_const)), text, (have, want))
             )
-        return View(source.storage, source.offset, target)
+        return replace(source, type=target)
 
 
 def origins_of(node: Node) -> tuple[Origin, ...]:

@@ -109,6 +109,8 @@ def _stored(value: Value) -> Stored | None:
     bits = NARROW.get(value.node.inputs[0].type.dtype)
     if q is None or scale is None or bits is None or (rest and rest[0] is None) or 0 in q.shape or scale.dtype == np.float64:
         return None
+    if len({len(each) for each in (q, scale, *rest) if each is not None} - {1, len(q)}):
+        return None
     axis = op.axis % (q.ndim - 1)
     codes = q.astype(np.int16)
     zero = rest[0].astype(np.int16) if rest and rest[0] is not None else None
@@ -135,8 +137,8 @@ def _slices(value: Value, picked: Node | None) -> Array | None:
         array = array_of(value)
         return None if array is None else array[None]
     array = array_of(own.inputs[0])
-    if array is None or _number(own) != _number(picked) or _count(own) != _count(picked):
-        return None
+    if array is None or _number(own) != _number(picked) or not own.types[0].is_static:
+        return None  # a Slice whose size is not known is checked, and stays
     return array.reshape(-1, *(int(dim.value) for dim in value.shape))
 
 
@@ -154,12 +156,6 @@ def _in_bytes(zero: Array) -> Array:
     if (zero == zero.flat[0]).all():
         zero = zero.flat[0].reshape([1] * zero.ndim)
     return zero.astype(np.int8 if zero.min() < 0 else np.uint8)
-
-
-def _count(picked: Node) -> int:
-    """How many slices there are to pick from."""
-    whole, one = picked.inputs[0].type.count, picked.types[0].count
-    return int(whole.value) // int(one.value)
 
 
 def _widened(r: Rewriter, stored: Stored, axis: int) -> Value:
