@@ -21,6 +21,7 @@ from tilewright.graph.ops import (
     Contract,
     Fused,
     Gather,
+    GatherNd,
     If,
     Loop,
     RefineShape,
@@ -275,3 +276,52 @@ def test_what_counts_as_a_constant_operand() -> None:
     assert [constant_operands(node) for node in groups] == [frozenset({1})]
     assert not any(isinstance(value.op, Constant) for value in groups[0].inputs)
     assert picked_axis(groups[0].inputs[1].node) == 0
+
+
+# ---- slices that are not as they should be
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("axis", [1, 2, -1])
+def test_slices_along_inner_axes_of_constants_are_packed(axis: int, shape: tuple[int, ...]) -> None:
+    weights = np.ascontiguousarray(np.moveaxis(floats(5, 24, 16), 0, axis))
+
+    def body(g, x, i):
+        own = g.one(Gather(axis), g.one(constant(weights)), i)
+        return [product(g, x, g.one(Reshape((const(24), const(16))), own))]
+
+    compiled = check(module([f32(T, 24), i64(*shape)], body), *([floats(3, 24), index(i, shape=shape)] for i in INDICES))
+    assert [type(c.layout) for c in compiled.constants] == [EachSlice]
+    assert len(steps(compiled, Launch)) == 1
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+def test_positions_of_one_coordinate(shape: tuple[int, ...]) -> None:
+    def body(g, x, i):
+        own = g.one(GatherNd(), g.one(constant(floats(5, 24, 16))), i)
+        return [product(g, x, g.one(Reshape((const(24), const(16))), own))]
+
+    compiled = check(module([f32(T, 24), i64(*shape)], body), *([floats(3, 24), index(i, shape=shape)] for i in INDICES))
+    assert [type(c.layout) for c in compiled.constants] == [EachSlice]
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=repr)
+def test_weights_that_are_converted_after_they_are_picked(dtype) -> None:
+    def body(g, x, i):
+        own = g.one(Gather(0), g.one(constant(floats(5, 24, 16).astype(dtype.numpy))), i)
+        return [product(g, x, g.one(Cast(dtypes.float32), own))]
+
+    compiled = check(
+        module([f32(T, 24), i64(1)], lambda g, x, i: body(g, x, g.one(Reshape(()), i))),
+        *([floats(3, 24), index(i, shape=(1,))] for i in INDICES),
+    )
+    assert [type(c.layout) for c in compiled.constants] == [EachSlice]
+
+
+def test_rows_that_are_picked_of_a_table_are_converted_alone() -> None:
+    def body(g, x, i):
+        own = g.one(Cast(dtypes.float32), g.one(Gather(0), g.one(constant(floats(50, 24).astype(np.float16))), i))
+        return [g.one(Binary("add"), x, own)]
+
+    compiled = check(module([f32(T, 24), i64()], body), [floats(2, 24), index(-7)], [floats(3, 24), index(60)])
+    assert [c.type.dtype for c in compiled.constants] == [dtypes.float16]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from tilewright.graph.node import Function
 from tilewright.transform.rewriting import apply_rules, merged
-from tilewright.transform.rules import contraction, elementwise, known_values, movement
+from tilewright.transform.rules import contraction, elementwise, known_values, movement, picked
 
 # Known values first: what is a constant needs no other rule.
-RULES = merged(known_values.RULES, elementwise.RULES, movement.RULES, contraction.RULES)
+RULES = merged(known_values.RULES, elementwise.RULES, movement.RULES, picked.RULES, contraction.RULES)
 
 
 def simplify_graph(function: Function) -> Function:
