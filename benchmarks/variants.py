@@ -77,12 +77,13 @@ def same_code(one: tw.Executable, other: tw.Executable) -> bool:
 
 def in_turns(executables: Sequence[tw.Executable], feeds: Sequence[Mapping[str, Array]], rounds: int) -> list[dict[str, Any]]:
     """Measures each executable on its feeds, round by round; for each `median_seconds` and, but for the first, its time over the first
-    one's in the same round: `ours_is_faster`, the median over the rounds, and `quartiles`, the lower and the upper."""
+    one's in the same round: `ours_is_faster`, the median over the rounds, and `quartiles`, the lower and the upper. In a round all have a
+    turn in order and another in the reverse order, so that each begins as often with what it left in the caches itself."""
     sessions = [Session(str(i), "", lambda exe=exe, feed=feed: exe.run(feed)) for i, (exe, feed) in enumerate(zip(executables, feeds))]
-    times = times_in_turns(sessions, rounds)
+    times = np.reshape(times_in_turns(sessions, 2 * rounds), (len(sessions), rounds, 2)).mean(axis=2)
     rows: list[dict[str, Any]] = [{"median_seconds": float(np.median(own))} for own in times]
     for row, own in zip(rows[1:], times[1:], strict=True):
-        lower, middle, upper = np.quantile(np.divide(own, times[0]), (0.25, 0.5, 0.75))
+        lower, middle, upper = np.quantile(own / times[0], (0.25, 0.5, 0.75))
         row |= {"ours_is_faster": float(middle), "quartiles": (float(lower), float(upper))}
     return rows
 

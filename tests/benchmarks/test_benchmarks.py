@@ -86,11 +86,13 @@ def test_dynamic_cases_name_all_symbolic_dims() -> None:
 
 
 def test_taking_turns_compares_within_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is slow for some rounds is slow for both."""
-    monkeypatch.setattr(variants, "times_in_turns", lambda sessions, rounds: [[1.0, 2.0, 8.0, 1.0, 1.0], [1.1, 2.0, 8.8, 1.2, 1.3]])
+    """A machine that is slow for some rounds is slow for both; who comes second in a turn finds the caches full of the other's weights."""
+    cold, slow = np.array([1.0, 1.5] * 5), np.repeat([1.0, 2.0, 8.0, 1.0, 1.0], 2)
+    longer = np.repeat([1.1, 1.0, 1.1, 1.2, 1.3], 2)
+    monkeypatch.setattr(variants, "times_in_turns", lambda _, rounds: [list(slow * cold), list(slow * longer * cold[::-1])][:rounds])
     exe = tw.compile(build("mlp", sizes=(4, 4)), cache=False, progress="none", opt_level=0)
     first, second = variants.in_turns([exe, exe], [{}, {}], 5)
-    assert first == {"median_seconds": 1.0}
+    assert first == {"median_seconds": 1.25}
     assert second["ours_is_faster"] == pytest.approx(1.1)
     assert second["quartiles"] == pytest.approx((1.1, 1.2))
 
