@@ -57,7 +57,13 @@ class EachSlice:
     shape: tuple[int, ...]
 
     def pack(self, array: Array) -> Array:
-        return np.stack([self.layout.pack(part) for part in array.reshape(-1, *self.shape)])
+        parts = array.reshape(-1, *self.shape)
+        first = self.layout.pack(parts[0])
+        packed = np.empty((len(parts), *first.shape), first.dtype)
+        packed[0] = first
+        for i, part in enumerate(parts[1:], 1):  # no second copy of them all
+            packed[i] = self.layout.pack(part)
+        return packed
 
 
 @dataclass(frozen=True, slots=True)
