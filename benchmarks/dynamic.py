@@ -2,9 +2,9 @@
 
     python -m benchmarks.dynamic [NAME ...] [--threads N] [--rounds N] [--artifacts FOLDER] [--json FILE]
 
-The models are built here, with symbolic dims. A figure is the time of the artifact for all sizes over that of the other, the median of
-rounds in which they take turns of 20 ms, with its quartiles; above 1.05 the general code pays for not knowing something. On a machine
-that others use as well, take many rounds: what disturbs it lasts longer than one.
+The models are built here, with symbolic dims. A figure is the time of the artifact for all sizes over that of the other, call by call: the
+median and the quartiles; above 1.05 the general code pays for not knowing something. A round is a tenth of a second. On a machine that
+others use as well, narrow quartiles say that a figure can be trusted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import onnx
 
 import tilewright as tw
 from benchmarks.families import densenet121, efficientnet_b0
-from benchmarks.variants import Variant, arguments, artifact, each_model, geometric_mean, in_turns, markdown
+from benchmarks.variants import Variant, arguments, artifact, call_by_call, each_model, geometric_mean, markdown
 from tilewright.zoo import build, example_inputs, save
 
 LIMIT = 1.05
@@ -80,8 +80,7 @@ def compare(name: str, case: Case, folder: Path, threads: int, rounds: int) -> d
     found: dict[str, Figure] = {}
     for sizes, path in zip(case.sizes, special, strict=True):
         feeds = example_inputs(loaded, sizes)
-        _, row = in_turns([tw.load(path, threads=threads), symbolic], [feeds, feeds], rounds)
-        found["x".join(map(str, sizes.values()))] = (row["quartiles"][0], row["ours_is_faster"], row["quartiles"][1])
+        found["x".join(map(str, sizes.values()))] = call_by_call(tw.load(path, threads=threads), symbolic, feeds, rounds / 10)
     return found
 
 

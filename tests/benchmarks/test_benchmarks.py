@@ -94,7 +94,24 @@ def test_taking_turns_compares_within_rounds(monkeypatch: pytest.MonkeyPatch) ->
     first, second = variants.in_turns([exe, exe], [{}, {}], 5)
     assert first == {"median_seconds": 1.25}
     assert second["ours_is_faster"] == pytest.approx(1.1)
-    assert second["quartiles"] == pytest.approx((1.1, 1.2))
+
+
+def test_calls_are_compared_with_those_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that slows down from call to call slows both: of four calls, the first and the last are of one."""
+    clock, calls = [0.0], [0]
+
+    class Slower:
+        def __init__(self, seconds: float) -> None:
+            self.seconds = seconds
+
+        def run(self, _: object) -> None:
+            calls[0] += 1
+            clock[0] += self.seconds * calls[0]
+
+    monkeypatch.setattr(variants.time, "perf_counter", lambda: clock[0])
+    found = variants.call_by_call(Slower(1.0), Slower(1.5), {}, 0.0)  # type: ignore[arg-type]
+    assert found == pytest.approx((1.5, 1.5, 1.5))
+    assert calls[0] == 4 + 4 * 8
 
 
 def test_families_run_at_odd_sizes() -> None:
