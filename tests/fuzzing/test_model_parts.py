@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import tilewright as tw
 from tilewright import zoo
+from tilewright.fuzzing import model_parts
 from tilewright.fuzzing.cases import operators_of
 from tilewright.fuzzing.graphs import grow
 from tilewright.fuzzing.model_parts import SMALL, fitted, nodes_of, other_dims
 from tilewright.graph.interpreter import interpret
+from tilewright.graph.ops import Constant
 from tilewright.ir.expr import const
 
 
@@ -36,6 +39,16 @@ def test_dims_change_alike_and_products_stay_products() -> None:
         assert changed[const(3)] is const(3)
         assert SMALL >= 3
         assert changed[const(768)].value == changed[const(12)].value * changed[const(64)].value
+
+
+def test_a_constant_that_would_become_too_large_is_never_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    zoo.write("mlp", model)
+    part = [node for node in nodes_of(str(model)) if any(isinstance(value.op, Constant) for value in node.inputs)][:1]
+    assert part
+    monkeypatch.setattr(model_parts, "other_dims", lambda dims, rng: dict.fromkeys(dims, const(1 << 24)))
+    monkeypatch.setattr(model_parts, "fitted", lambda array, shape: pytest.fail(f"an array of the shape {shape}"))
+    assert model_parts.rebuilt(part, np.random.default_rng(0)) is None
 
 
 def test_constants_are_cut_or_repeated() -> None:

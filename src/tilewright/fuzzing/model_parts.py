@@ -114,6 +114,8 @@ def rebuilt(part: Sequence[Node], rng: np.random.Generator) -> Growth | None:
     try:
         for value in outer:
             shape = tuple(map(dim, value.shape))
+            if elements_of(shape) > 2 * MOST_ELEMENTS:  # before anything of this size is made
+                return None
             if isinstance(value.op, Constant):
                 mapped[value] = f.s.g.one(constant(fitted(value.op.data.array, [int(d.value) for d in shape]), value.type.dtype))
             else:
