@@ -9,9 +9,25 @@ import pytest
 
 from tilewright.fuzzing.cases import module_of
 from tilewright.fuzzing.graphs import Grown, grow
+from tilewright.graph.in_place import picked_axis
 from tilewright.graph.interpreter import Interpreter, interpret
 from tilewright.graph.node import Function, Node, Parameter, walk_nodes
-from tilewright.graph.ops import Binary, Call, Cast, Constant, Contract, Convolution, Loop, Quantize, Reshape, Slice, Softmax
+from tilewright.graph.ops import (
+    Binary,
+    Call,
+    Cast,
+    Constant,
+    Contract,
+    Convolution,
+    Dequantize,
+    Loop,
+    Quantize,
+    Reshape,
+    Slice,
+    Softmax,
+    Transpose,
+    Unary,
+)
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr
 from tilewright.transform.verify import verify_module
@@ -85,6 +101,28 @@ def two_names(node: Node) -> bool:
     return any(value in behind or any(value in b.node.inputs for b in behind) for value in node.inputs)
 
 
+def multiplies_by_a_slice_of(source: type) -> Callable[[Node], bool]:
+    """A product that reads a slice, perhaps regrouped or converted, which an index picks of what `source` makes."""
+
+    def is_met(node: Node) -> bool:
+        if isinstance(node.op, Loop):
+            return any(map(is_met, walk_nodes(node.op.body.results)))
+        if not isinstance(node.op, Contract):
+            return False
+        for value in node.inputs:
+            while isinstance(value.op, (Reshape, Transpose, Cast, Dequantize)):
+                value = value.node.inputs[0]
+            if picked_axis(value.node) is not None and isinstance(value.node.inputs[0].op, source):
+                return not isinstance(value.node.inputs[1].op, Constant)
+        return False
+
+    return is_met
+
+
+def in_loops(is_met: Callable[[Node], bool]) -> Callable[[Node], bool]:
+    return lambda node: isinstance(node.op, Loop) and is_met(node)
+
+
 MET: dict[str, tuple[str, Callable[[Node], bool]]] = {
     "carried values that change places": ("grown_loop", changes_places),
     "casts that wrap and widen": ("cast_chain", wraps_and_is_compared),
@@ -94,6 +132,10 @@ MET: dict[str, tuple[str, Callable[[Node], bool]]] = {
         lambda node: isinstance(node.op, Softmax) and known(node.types[0].shape[-1]) >= 128 and known(node.types[0].shape[-2]) >= 3,
     ),
     "one memory by two names": ("two_names", two_names),
+    "products by slices of constants": ("picked_slices", multiplies_by_a_slice_of(Constant)),
+    "products by slices of what is computed": ("picked_slices", multiplies_by_a_slice_of(Unary)),
+    "products by slices of constants in loops": ("picking_loop", in_loops(multiplies_by_a_slice_of(Constant))),
+    "products by slices of captured and carried values in loops": ("picking_loop", in_loops(multiplies_by_a_slice_of(Parameter))),
 }
 
 

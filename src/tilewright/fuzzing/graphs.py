@@ -14,6 +14,7 @@ from tilewright.fuzzing import indexing_steps as x
 from tilewright.fuzzing import integer_steps as i
 from tilewright.fuzzing import mask_steps as masks
 from tilewright.fuzzing import model_steps as m
+from tilewright.fuzzing import picked_steps as picked
 from tilewright.fuzzing import plain_steps as plain
 from tilewright.fuzzing import reuse_steps as r
 from tilewright.fuzzing import special_steps as s
@@ -37,13 +38,15 @@ SOLVED = 0.2  # of the cases begin with dims that are solved for
 
 
 # Steps that a body of a branch or loop does not take: they bind sizes that depend on data.
-OUTSIDE = ("positions", "compressed", "distinct", "suppressed", "branching", "grown_branch", "grown_loop")
+OUTSIDE = ("positions", "compressed", "distinct", "suppressed", "branching", "grown_branch", "grown_loop", "picking_branch", "picking_loop")
 
 
-def _in_bodies(step: Callable[[Growth, Step], None]) -> Step:
+def _in_bodies(step: Callable[[Growth, Step], None], last: Sequence[str] = ()) -> Step:
+    """A step that grows bodies, which end with the steps `last`."""
+
     def inside(f: Growth) -> None:
         names = [name for name in STEPS if name not in OUTSIDE and not name.startswith("plain_")]
-        take(f, [names[int(f.rng.integers(len(names)))] for _ in range(f.whole(1, 5))])
+        take(f, [*(names[int(f.rng.integers(len(names)))] for _ in range(f.whole(1, 5))), *last])
 
     return lambda f: step(f, inside)
 
@@ -65,10 +68,13 @@ STEPS: dict[str, tuple[float, Step]] = {
         (0.3, s.refined), (0.3, s.repeated), (0.6, s.interleaved), (0.5, s.blocked), (0.6, s.blocked_convolution), (0.6, s.narrow_weights),
         (1.5, i.requantised), (1.2, i.cast_chain), (1.5, masks.masked_attention), (1.5, r.shared), (1.2, r.two_names),
         (0.4, s.suppressed), (0.4, s.trees), (0.5, s.sampled), (0.4, s.regions), (0.4, s.deformed), (0.2, s.quantized_recurrent),
+        (1.2, picked.picked_slices),
     )},
     "solved": (0.3, solved),
     "grown_branch": (0.6, _in_bodies(b.grown_branch)),
     "grown_loop": (1.2, _in_bodies(b.grown_loop)),
+    "picking_branch": (0.2, _in_bodies(b.grown_branch, ("picked_slices", "picked_slices"))),
+    "picking_loop": (0.5, _in_bodies(b.grown_loop, ("picked_slices", "picked_slices"))),
     **{f"plain_{step.__name__}": (0.4, _on_generator(step)) for step in dict.fromkeys(plain.STEPS)},
 }  # fmt: skip
 
