@@ -318,6 +318,17 @@ def test_weights_that_are_converted_after_they_are_picked(dtype) -> None:
     assert [type(c.layout) for c in compiled.constants] == [EachSlice]
 
 
+@pytest.mark.parametrize("saturate", [True, False])
+@pytest.mark.parametrize("dtype", [dtypes.float8e4m3fn, dtypes.float8e5m2, dtypes.float16], ids=repr)
+def test_weights_that_are_converted_after_they_are_picked_saturate_as_the_cast_says(dtype, saturate: bool) -> None:
+    weights = floats(5, 24, 16) * 1e5
+
+    def body(g, i):
+        return [g.one(Cast(dtypes.float32), g.one(Cast(dtype, saturate), g.one(Gather(0), g.one(constant(weights)), i)))]
+
+    check(module([i64()], body), [index(0)], [index(-1)])
+
+
 def test_rows_that_are_picked_of_a_table_are_converted_alone() -> None:
     def body(g, x, i):
         own = g.one(Cast(dtypes.float32), g.one(Gather(0), g.one(constant(floats(50, 24).astype(np.float16))), i))

@@ -59,7 +59,8 @@ def converted(r: Rewriter, node: Node) -> Answer:
         or array.size * op.dtype.bytes > max(LARGE, array.nbytes)
     ):
         return None
-    whole = r.emit(Constant(ConstantData(array.reshape(-1, *shape).astype(op.dtype.numpy))))
+    (floats,) = op.reference((array.reshape(-1, *shape),))
+    whole = r.emit(Constant(ConstantData(floats)))
     return r.emit(Gather(0), whole, r.emit(Reshape(()), picked.inputs[1]))
 
 
