@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.compiled_graphs import boolean, compile_graph, f32, function, i64, module
-from tilewright.graph.ops import Binary, Contract, If, Reduce, Unary
+from tilewright.graph.ops import Binary, Contract, Gather, If, Reduce, Unary, constant
 from tilewright.ir import dtypes
 from tilewright.ir.expr import size
 from tilewright.runtime.executable import Executable
@@ -221,3 +221,17 @@ def test_integers_are_inputs_too() -> None:
     (kernel,) = exe.profile(np.arange(8), repeat=1).kernels
     assert kernel.cost.operations == 8
     assert kernel.cost.moved == 2 * 8 * 8
+
+
+def test_an_index_of_a_slice_may_be_negative() -> None:
+    weights = np.random.default_rng(0).normal(size=(5, 32, 32)).astype(np.float32)
+
+    def main(g: Any, x: Any, i: Any) -> Any:
+        return [g.one(Contract("ik,kj->ij", dtypes.float32), x, g.one(Gather(0), g.one(constant(weights)), i))]
+
+    exe = Executable(compile_graph(module([f32(size("n", 1), 32), i64()], main)).artifact, 1)
+    profile = exe.profile(np.ones((3, 32), np.float32), np.array(-2), repeat=1)
+    assert [kernel.symbol for kernel in profile.kernels if "contract" in kernel.symbol]
+    assert profile.sizes == {"n": 3, "slice_0": -2}
+    with pytest.raises(InputError, match="size n cannot be -1"):
+        exe.memory(n=-1)

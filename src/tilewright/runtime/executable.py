@@ -338,17 +338,17 @@ class Executable:
     def memory(self, /, **sizes: int) -> dict[str, int]:
         """Bytes that an inference at `sizes` needs: `arena` (planned peak of what lies between inputs and outputs), `outputs` (both without
         those of data-dependent size), `weights`.
-        Raises InputError when a size is missing, negative or unknown."""
+        Raises InputError when a size is missing, negative where it has a least value, or unknown."""
         self._expect_sizes(sizes)
         return {"arena": self._arena_bytes(sizes), "outputs": self._output_bytes(sizes), "weights": int(self._weights.nbytes)}
 
     def _expect_sizes(self, sizes: Mapping[str, Any]) -> None:
-        known = [size.name for size in self.sizes]
+        known = {size.name: size for size in self.sizes}
         about = f"the sizes are {', '.join(known)}" if known else "the model has no sizes: all dims are fixed"
         for name, value in sizes.items():
             if name not in known:
                 raise InputError(f"the model has no size '{name}'", why=about)
-            if not isinstance(value, (int, np.integer)) or value < 0:
+            if not isinstance(value, (int, np.integer)) or (value < 0 and known[name].lo is not None):
                 raise InputError(f"the size {name} cannot be {value!r}", why="sizes are integers from 0 up")
         needed = dict.fromkeys((*self._arena_bytes.names, *self._output_bytes.names))
         missing = [name for name in needed if name not in sizes]
