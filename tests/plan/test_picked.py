@@ -17,6 +17,7 @@ from tilewright.graph.ops import (
     Binary,
     BindSize,
     Cast,
+    Concat,
     Constant,
     Contract,
     Fused,
@@ -24,12 +25,14 @@ from tilewright.graph.ops import (
     GatherNd,
     If,
     Loop,
+    Reduce,
     RefineShape,
     Reshape,
     SizeValue,
     Slice,
     Transpose,
     constant,
+    nonzero,
 )
 from tilewright.ir import dtypes
 from tilewright.ir.expr import const, size
@@ -336,3 +339,33 @@ def test_rows_that_are_picked_of_a_table_are_converted_alone() -> None:
 
     compiled = check(module([f32(T, 24), i64()], body), [floats(2, 24), index(-7)], [floats(3, 24), index(60)])
     assert [c.type.dtype for c in compiled.constants] == [dtypes.float16]
+
+
+def test_sizes_of_the_plan_have_names_that_no_dim_has() -> None:
+    dims = (size("slice", 1), size("slice_0", 1))
+
+    def body(g, x, y, i, j):
+        w = g.one(constant(floats(5, 24, 24)))
+        at = nonzero(g, product(g, y, g.one(Gather(0), w, j)), lambda name: size(name, 0))
+        x, y = (product(g, v, g.one(Gather(0), w, k)) for v, k in ((x, i), (y, j)))
+        # dims of an output that is late: its last one is known while running
+        return [g.one(Binary("add"), g.one(Reshape((v.shape[0], const(1), const(1))), g.one(Reduce("max", (1,), False), v)),
+                      g.one(Cast(dtypes.float32), at)) for v in (x, y)]  # fmt: skip
+
+    m = module([f32(dims[0], 24), f32(dims[1], 24), i64(), i64()], body)
+    check(m, *([floats(3, 24), floats(2, 24), index(i), index(j)] for i, j in ((-1, -2), (1, 4), (-5, 0))))
+
+
+def test_following_sizes_of_loops_have_names_that_no_dim_has() -> None:
+    rows, counter, other = size("rows", 1), size("round"), size("rows_next", 1)
+
+    def grow(g, x):
+        return [g.one(Concat(0), x, x)]
+
+    loop = Loop(function("grow", [f32(rows, 4)], grow), 1, counter, const(2), fresh=(rows,))
+
+    def body(g, x, y):
+        (longer,) = g.emit(loop, x)
+        return [g.one(Binary("add"), g.one(Reshape((rows, const(1), const(4))), longer), y)]
+
+    check(module([f32(size("M", 1), 4), f32(other, 4)], body), [floats(1, 4), floats(3, 4)], [floats(2, 4), floats(7, 4)])

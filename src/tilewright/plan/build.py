@@ -7,13 +7,13 @@ known, `memory.place` lays the storages of each arena out, and the steps are rew
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 import numpy as np
 
 from tilewright.graph.in_place import cut_axis, is_in_place, is_piece_of_constant, picked_axis
-from tilewright.graph.node import Array, Function, Module, Node, Origin, Parameter, Value, walk_nodes
+from tilewright.graph.node import Array, Function, Module, Node, Origin, Parameter, Value, operator_sizes, walk_nodes
 from tilewright.graph.ops import (
     BindSize,
     Call,
@@ -31,9 +31,10 @@ from tilewright.graph.ops import (
 )
 from tilewright.graph.ops.positions import clamped, wrapped
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, all_of, equal, less_equal, size
+from tilewright.ir.expr import Expr, all_of, equal, less_equal
 from tilewright.ir.prove import equal_dims
 from tilewright.ir.simplify import simplify
+from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType, product
 from tilewright.kernel.nodes import Kernel
 from tilewright.plan.control_flow import plan_branch, plan_loop
@@ -112,7 +113,6 @@ class PlanBuilder:
     constants: dict[PlannedConstant, Storage] = field(default_factory=dict)
     since: int = 0  # when the function that is being planned began
     positions: dict[Value, Expr] = field(default_factory=dict)  # indices that slices of this function are picked by
-    position_count: int = 0
 
     def constant(self, data: ConstantData, type_: TensorType, layout: Layout | None = None) -> View:
         constant = PlannedConstant(data, layout, type_)
@@ -204,10 +204,7 @@ class PlanBuilder:
         at = inner.op.size if isinstance(inner.op, SizeValue) else self.positions.get(index)
         if at is None:
             # any integer; what it stands for is computed where it is used
-            at = size(f"slice_{self.position_count}", None)
-            self.position_count += 1
-            self.positions[index] = at
-            self.ledger.late_sizes[at] = None
+            at = self.positions[index] = self.ledger.own_size("slice", None)
             self.ledger.step(Bind(at, self.ledger.place(self.view(index, views)), node.origin))
         return simplify(clamped(wrapped(at, dim), dim))
 
@@ -290,6 +287,7 @@ def build_plan(
     `on_launch` is called for each kernel launch planned."""
     builder = PlanBuilder(compiled, on_launch)
     ledger, main = builder.ledger, module.main
+    ledger.names.update(names_of_sizes(module.main))
     arguments = [View(ledger.storage(p.type.bytes, "input", i), ZERO, p.type) for i, p in enumerate(main.params)]
     results = builder.function(main, arguments)
     for i, view in enumerate(results):
@@ -297,3 +295,15 @@ def build_plan(
         ledger.deliver(view, target)
     inputs, outputs = [param.type for param in main.params], [view.type for view in results]
     return lay_out(ledger, inputs, outputs, [constant.type for constant in builder.constants]), tuple(builder.constants)
+
+
+def names_of_sizes(function: Function) -> set[str]:
+    """The names of all sizes in a function, and in those inside of it."""
+    found = {v.name for v in free_vars(*(dim for param in function.params for dim in param.shape))}
+    for node in walk_nodes(function.results):
+        dims = [dim for type_ in node.types for dim in type_.shape]
+        found.update(v.name for v in (*node.op.defines, *operator_sizes(node.op), *free_vars(*dims)))
+        for inner in (getattr(node.op, each.name) for each in fields(node.op)):
+            if isinstance(inner, Function):
+                found |= names_of_sizes(inner)
+    return found

@@ -9,7 +9,7 @@ from tilewright.graph.node import Function, Node, walk_nodes
 from tilewright.graph.ops import If, Loop
 from tilewright.graph.ops.control import differing_dims
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, size
+from tilewright.ir.expr import Expr
 from tilewright.ir.simplify import simplify
 from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType
@@ -168,9 +168,8 @@ def _carry(ledger: Ledger, op: Loop, after: Sequence[View], carried: Sequence[Vi
         for dim, have in zip(param.shape, view.type.shape, strict=True)
         if dim in op.fresh
     }
-    following = {dim: size(f"{dim.name}_next", 0) for dim in changed}
+    following = {dim: ledger.own_size(f"{dim.name}_next", 0) for dim in changed}
     for dim, have in changed.items():
-        ledger.late_sizes[following[dim]] = None
         ledger.step(SetSize(following[dim], have))
     for dim in changed:
         ledger.step(SetSize(dim, following[dim]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tilewright.ir.expr import Expr, const
+from tilewright.ir.expr import Expr, const, size
 from tilewright.ir.simplify import simplify
 from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType
@@ -77,6 +77,15 @@ class Ledger:
     bind_count: int = 0
     late_sizes: dict[Expr, None] = field(default_factory=dict)
     overwritings: list[Overwriting] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)  # of all sizes
+
+    def own_size(self, name: str, lo: int | None) -> Expr:
+        """A size that only the plan has, which a step binds: named `name`, or so with a number where another size is."""
+        unique = next(each for each in (name, *(f"{name}_{n}" for n in range(len(self.names)))) if each not in self.names)
+        self.names.add(unique)
+        made = size(unique, lo)
+        self.late_sizes[made] = None
+        return made
 
     def storage(self, bytes_: Expr, kind: RegionKind = "arena", index: int = 0, grows: bool = False) -> Storage:
         """A new storage, in use from now on; its arena is that of the latest bind point among the sizes of `bytes_`."""

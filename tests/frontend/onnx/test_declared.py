@@ -36,6 +36,16 @@ def test_dims_taken_for_one_are_checked() -> None:
         interpret(main, [np.zeros((2, 1, 3), np.float32)])
 
 
+def test_dims_of_different_names_are_different_sizes() -> None:
+    """Also where a name has to be changed to be an identifier, and is then that of another dim."""
+    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 21]> m (float[a, b, c] x) => (float[a, b, c] y) { y = Neg(x) }')
+    for value in (model.graph.input[0], model.graph.output[0]):
+        for dim, name in zip(value.type.tensor_type.shape.dim, ("p.q", "p q", "p_q_1"), strict=True):
+            dim.dim_param = name
+    shape = imported(model).module.main.params[0].shape
+    assert len(set(shape)) == 3
+
+
 CONTRADICTIONS = {
     "a fixed dim": ("float[2, 3] x", "float[2, 4] y", r"'y' is declared to have the shape \[2, 4\], and is computed with \[2, 3\], by Exp"),
     "the rank": ("float[2, 3] x", "float[6] y", r"\[6\], and is computed with \[2, 3\]"),

@@ -65,10 +65,12 @@ class ModelState:
 
     def fresh_size(self, name: str, lo: int | None = 0, hi: int | None = None, multiple: int = 1) -> Expr:
         """A new named size; `name` is made an identifier and unique."""
-        base = size_name(name)
-        count = self.fresh.get(base, 0)
-        self.fresh[base] = count + 1
-        return size(base if count == 0 else f"{base}_{count}", lo, hi, multiple)
+        unique = base = size_name(name)
+        while unique in self.fresh:
+            self.fresh[base] += 1
+            unique = f"{base}_{self.fresh[base]}"
+        self.fresh[unique] = 0
+        return size(unique, lo, hi, multiple)
 
 
 @dataclass(slots=True)
