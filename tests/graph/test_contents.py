@@ -11,6 +11,7 @@ from tilewright.graph.ops import Binary, BindSize, Cast, Concat, Gather, Reduce,
 from tilewright.graph.ratios import NoRatio, from_float
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const, size
+from tilewright.ir.traverse import evaluate_int
 from tilewright.ir.types import as_shape, tensor
 
 N, M = size("n", 0, 4096), size("m", 1, 4096)
@@ -139,5 +140,21 @@ def test_division_by_zero_and_by_a_size_of_unknown_sign() -> None:
     less = s.g.one(Binary("sub"), m, s.g.one(Cast(dtypes.float32), s.dim(N)))
     assert s.floats(s.g.one(Binary("div"), m, s.number(0.0, dtypes.float32))) is None
     assert s.floats(s.g.one(Binary("div"), m, less)) is None
+    n = s.g.one(Cast(dtypes.float32), s.dim(N))
+    assert s.floats(s.g.one(Binary("div"), n, n)) is None  # NaN for n = 0
     assert from_float(0.75).value == 0.75
     assert const(3).is_const
+
+
+@pytest.mark.parametrize("fn", ["div", "floordiv", "floormod"])
+def test_integers_divided_by_a_size_that_may_be_0_are_0_there(fn: str) -> None:
+    s = Sketch()
+    n, m = s.dim(N), s.dim(M)
+    for divided, divisor in ((n, n), (m, n), (s.g.one(Binary("mul"), n, m), n)):
+        found = s.analysis.scalar(s.g.one(Binary(fn), divided, divisor))
+        assert found is not None
+        assert evaluate_int(found, {N: 0, M: 5}) == 0
+        assert evaluate_int(found, {N: 3, M: 5}) == {"div": int.__floordiv__, "floordiv": int.__floordiv__, "floormod": int.__mod__}[fn](
+            {id(n): 3, id(m): 5}.get(id(divided), 15), 3
+        )
+    assert s.listed(s.g.one(Binary("div"), s.g.one(Binary("mul"), n, m), m)) == ["n"]

@@ -77,7 +77,11 @@ _FLOATS = (dtypes.float32, dtypes.float64)
 
 def _divided(divide: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
     """A quotient or remainder of tensors' elements: 0 for the divisor 0, which expressions do not define."""
-    return ex.const(0) if b is ex.const(0) else divide(a, b)
+    if b is ex.const(0):
+        return b
+    low, high = bounds(b, {})
+    known = (low is not None and low > 0) or (high is not None and high < 0)
+    return divide(a, b) if known else ex.select(ex.equal(b, 0), ex.const(0), divide(a, b))
 
 
 def _non_negative(e: Expr) -> bool:

@@ -41,10 +41,8 @@ class Ratio:
 
 
 def ratio(numerator: Expr, denominator: Expr) -> Ratio:
-    """The simplified quotient. Raises NoRatio when the denominator is not known to be at least 0."""
+    """The simplified quotient. Raises NoRatio when the denominator is not known to be above 0."""
     over, under = simplify(numerator), simplify(denominator)
-    if over is under:
-        return Ratio(const(1), const(1))
     if under.is_const:
         if under.value == 0:
             raise NoRatio("division by zero")
@@ -55,9 +53,9 @@ def ratio(numerator: Expr, denominator: Expr) -> Ratio:
             return Ratio(const(over.value // shared), const(under.value // shared))
         return Ratio(over, under)
     lo = bounds(under, {}).lo
-    if lo is None or lo < 0:
-        raise NoRatio("the sign of the denominator is not known")
-    return Ratio(over, under)
+    if lo is None or lo <= 0:
+        raise NoRatio("the denominator may be 0 or negative")
+    return Ratio(const(1), const(1)) if over is under else Ratio(over, under)
 
 
 def from_float(number: float) -> Ratio:
