@@ -215,6 +215,14 @@ def test_shapes_of_the_latest_call_are_no_excuse(two_inputs: Executable) -> None
         np.testing.assert_allclose(two_inputs(a, b)[0], a @ b, rtol=1e-5, atol=1e-5)
 
 
+def test_shapes_of_as_many_elements_are_other_shapes() -> None:
+    n, k = size("n", 0), size("k", 0)
+    exe = Executable(compile_graph(module([f32(n, k)], lambda g, x: [g.one(Reduce("sum", (1,), False), x)])).artifact, 1)
+    for shape in ((2, 6), (3, 4), (12, 1), (1, 12), (2, 6)):
+        x = floats(*shape)
+        np.testing.assert_allclose(exe(x), x.sum(1), rtol=1e-5, atol=1e-5)
+
+
 def test_inputs_without_elements(one_input: Executable) -> None:
     assert one_input(floats(0, 4)).shape == (0, 4)
     assert one_input(np.broadcast_to(np.float32(2), (3, 4))).tolist() == [[4] * 4] * 3

@@ -59,6 +59,17 @@ def test_another_size_gets_memory_of_its_own() -> None:
     assert smaller.shape == (SHAPE[0] // 4, 2)
 
 
+def test_results_that_grow_a_little_fit_where_they_are_put() -> None:
+    """By less than what was taken for alignment, or by more."""
+    for grown in range(0, 200, 8):
+        output = RecycledOutput()
+        output.take((2 * SMALL,), np.dtype(np.uint8))
+        array = output.take((2 * SMALL + grown,), np.dtype(np.uint8))
+        array[...] = 1
+        assert address(array) % 64 == 0
+        assert array.nbytes == 2 * SMALL + grown
+
+
 def test_threads_never_share_a_result() -> None:
     output = RecycledOutput()
 

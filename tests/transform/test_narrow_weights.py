@@ -95,6 +95,25 @@ def test_ragged_depths(dtype: DType, depth: int, rows: int) -> None:
     assert len(kernels) == 1
 
 
+@pytest.mark.parametrize("zero", [0, 1, 126, 127, 128, 129, 254, 255])
+@pytest.mark.parametrize("dtype", [dtypes.uint8, dtypes.int8], ids=repr)
+def test_zero_points_with_which_codes_may_leave_a_byte(dtype: DType, zero: int) -> None:
+    """Codes of the whole range, less zero points from the least to the greatest."""
+    lowest = int(dtype.lowest)
+    codes = (np.arange(64 * 32).reshape(64, 32) % 256 + lowest).astype(dtype.numpy)
+    operands = codes, np.array(0.01, np.float32), np.array(zero + lowest, dtype.numpy)
+
+    def body(g: GraphBuilder, x: Value) -> list[Value]:
+        w = g.one(Dequantize(0, 0, dtypes.float32), *(held(g, array) for array in operands))
+        return [g.one(Contract("mk,kn->mn", dtypes.float32), x, w)]
+
+    before = module([f32(3, 64)], body).main
+    after = narrow_weights(before, CACHE)
+    assert any(isinstance(node.op, WidenWeights) for node in walk_nodes(after.results))
+    x = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
+    np.testing.assert_allclose(interpret(after, [x])[0], interpret(before, [x])[0], rtol=2e-5, atol=1e-4)
+
+
 def test_what_stays_dequantized() -> None:
     m = product(3, 256, 80, dtypes.int8, 0, "none")
     assert not any(isinstance(node.op, WidenWeights) for node in walk_nodes(narrow_weights(m.main, 4 * 256 * 80).results))

@@ -193,6 +193,19 @@ def test_rms_norm() -> None:
     check_same(before, after)
 
 
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("centred", [True, False])
+def test_norms_are_over_the_last_axes(axes: tuple[int, ...], centred: bool) -> None:
+    """Over others, such as the channels of an image, nothing is recognised."""
+    count, last = math.prod((4, 3, 5)[axis] for axis in axes), axes == tuple(range(3 - len(axes), 3))
+    along = f"axes={axes}"
+    centre = MEAN if centred else c("n", 1.0) + c("zero", 0.0) + 'd = binary(x, zero, fn="add")\n'
+    body = (centre + SQUARE + VARIANCE).replace("axes=(1,)", along).replace(c("n", 6.0), c("n", count)).replace(c("n", 1.0), c("n", count))
+    before, after = recognised(body + ROOTS["d / sqrt"] + 'y = binary(z, z, fn="add")', "x: float32[4, 3, 5]")
+    assert (("layer_norm" if centred else "rms_norm") in operators(after)) == last
+    check_same(before, after)
+
+
 def test_a_variance_over_other_axes_is_no_layer_norm() -> None:
     body = MEAN + SQUARE + VARIANCE.replace("axes=(1,)", "axes=(0,)") + ROOTS["d / sqrt"] + 'y = binary(z, z, fn="add")'
     assert "layer_norm" not in operators(recognised(body, "x: float32[6, 6]")[1])

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.transform.rewrite_cases import before_and_after
 from tilewright.graph.interpreter import interpret
@@ -134,6 +136,31 @@ CASTS = {
 @pytest.mark.parametrize(("name", "cases"), [("arithmetic", ARITHMETIC), ("movement", MOVEMENT), ("known_values", KNOWN), ("casts", CASTS)])
 def test_golden(name: str, cases: dict[str, str], golden: Golden) -> None:
     golden(f"simplify_{name}", before_and_after(cases, simplify_graph))
+
+
+AMOUNTS = st.lists(st.integers(-1, 2), min_size=4, max_size=4)  # below and above each of two axes
+
+
+@settings(deadline=None)
+@given(AMOUNTS, AMOUNTS, st.booleans())
+def test_paddings_of_paddings_keep_results(inner: list[int], outer: list[int], one_value: bool) -> None:
+    """Those that merge, and those that cannot: what is cropped does not come back."""
+    text = f"""
+def main(x: float32[2, 3]):
+    c = constant(7.0, float32[()])
+    d = constant({7.0 if one_value else 8.0}, float32[()])
+    v = pad(x, c, low=({inner[0]}, {inner[1]}), high=({inner[2]}, {inner[3]}), mode="constant")
+    y = pad(v, d, low=({outer[0]}, {outer[1]}), high=({outer[2]}, {outer[3]}), mode="constant")
+    return y
+"""
+    dims = [2, 3]
+    for amounts in (inner, outer):
+        dims = [n + amounts[i] + amounts[2 + i] for i, n in enumerate(dims)]
+        if min(dims) < 0:
+            return
+    before = parse_function(text)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(interpret(simplify_graph(before), [x])[0], interpret(before, [x])[0])
 
 
 NEUTRAL = [

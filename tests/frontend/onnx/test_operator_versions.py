@@ -256,6 +256,22 @@ def test_convolution(given: Case) -> None:
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("target", [(8, 5), (9, 4), (5, 9), (7, 1), (6, 0), (1, 12)])
+def test_center_crop_pad(target: tuple[int, int], symbolic: bool) -> None:
+    """The odd element is cut or added after: ONNX's definition, since onnxruntime has none on its own."""
+    x, expected = floats(2, 7, 6), np.zeros((2, *target), np.float32)
+    ours, theirs = [slice(None)], [slice(None)]
+    for have, want in zip(x.shape[1:], target, strict=True):
+        cut, added = max(have - want, 0) // 2, max(want - have, 0) // 2
+        ours.append(slice(added, added + min(have, want)))
+        theirs.append(slice(cut, cut + min(have, want)))
+    expected[tuple(ours)] = x[tuple(theirs)]
+    dims = {0: ("a", "b", "c")} if symbolic else None
+    model = single("CenterCropPad", [x], 18, 1, {1: ints(*target)}, dims, axes=[1, -1])
+    np.testing.assert_array_equal(run(model, {"x0": x})[0], expected)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("equation", EQUATIONS)
 def test_einsum(equation: str, symbolic: bool) -> None:
     inputs = [floats(*shape) for shape in EQUATIONS[equation]]

@@ -73,6 +73,16 @@ def test_full_lengths_cost_nothing() -> None:
     assert "lengths" not in layer.given
 
 
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("lengths", [(T, 2), (2, T), (1, 3), (T, T), (0, T)])
+def test_known_lengths_are_kept_unless_all_are_full(op: str, lengths: tuple[int, int]) -> None:
+    inputs, known = [floats(T, B, F), *weights(op)], np.array(lengths, np.int32)
+    computed = run(single(op, inputs, 14, 2, constants={4: known}, hidden_size=H), {f"x{i}": a for i, a in enumerate(inputs)})
+    given = run(single(op, [*inputs, known], 14, 2, hidden_size=H), {f"x{i}": a for i, a in enumerate([*inputs, known])})
+    for a, b in zip(computed, given, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
 def test_state_of_one_batch_fixes_the_batch() -> None:
     inputs = [floats(T, 1, F), *weights("GRU"), None, floats(1, 1, H, seed=4)]
     model = single("GRU", inputs, 14, 2, dims={0: ("T", "N", F)}, hidden_size=H)

@@ -233,6 +233,24 @@ def test_clamped_floats_become_bytes() -> None:
         np.testing.assert_array_equal(got, np.clip(np.round(x), -128, 127).astype(np.int8))
 
 
+@pytest.mark.parametrize("target", [dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.int32], ids=repr)
+@pytest.mark.parametrize("low", [0.0, -100.0, -200.0, -3e9])
+@pytest.mark.parametrize("high", [100.0, 200.0, 70000.0, 3e9])
+@pytest.mark.parametrize("rounded", [True, False])
+def test_clamps_to_more_than_an_integer_holds_saturate_as_without_them(target: DType, low: float, high: float, rounded: bool) -> None:
+    values = np.array([-4e9, -3e9, -40000.0, -300.0, -150.5, -129.0, -1.5, 0.5, 99.5, 128.0, 255.5, 300.0, 40000.0, 2**31, 3e9, np.inf])
+    x = np.resize(values, LANES).astype(np.float32)
+
+    def clamped(a: Expr) -> Expr:
+        bounded = expr.minimum(expr.maximum(a, const(low, dtypes.float32)), const(high, dtypes.float32))
+        return cast(target, call("round", bounded) if rounded else bounded)
+
+    bounded = np.clip(x, np.float32(low), np.float32(high))
+    whole = np.clip((np.rint if rounded else np.trunc)(bounded.astype(np.float64)), -(2**31), 2**31 - 1).astype(np.int64)
+    for got in both(elementwise(clamped, [dtypes.float32]), x):
+        np.testing.assert_array_equal(got, whole.astype(target.numpy))
+
+
 def test_clamped_floats_are_rounded_half_to_even_as_they_are_converted() -> None:
     x = np.concatenate([np.arange(-130, 130, 0.5), [np.inf, -np.inf, 1e20, -1e20]]).astype(np.float32)[-LANES:]
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.runtime import linker
 from tilewright.runtime.linker import PROCESS_SYMBOLS, link
 from tilewright.runtime.object_symbols import read_symbols
 from tilewright.support.errors import TargetError
@@ -381,6 +382,26 @@ def test_no_wake_up_is_lost_when_workers_sleep_at_once() -> None:
         eager.many_loops(created, values, 64, 100)
     assert list(values) == squares(64, 5000)
     eager.destroy(created)
+
+
+def test_workers_take_work_that_comes_while_they_fall_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each lock takes as long as a nap: a worker is between its last look for work and saying that it sleeps when the next loop begins.
+    lock = "call i32 @pthread_mutex_lock(ptr %lock)"
+    assert lock in POSIX.definitions
+    definitions = POSIX.definitions.replace(lock, f"call i32 @usleep(i32 30000)\n  {lock}") + "\ndeclare i32 @usleep(i32)\n"
+    monkeypatch.setattr(linker, "PROCESS_SYMBOLS", PROCESS_SYMBOLS | {"usleep"})
+    pool = Pool(SpinLimits(awake=1, grace=1, yield_every=1), replace(POSIX, definitions=definitions))
+    created = pool.create(2)
+    pool.begin(created)
+    shared = 0
+    for _ in range(8):
+        recorder = Recorder()
+        part = PART(lambda values, begin, end, recorder=recorder: (recorder.threads.add(threading.get_ident()), time.sleep(0.15))[0])
+        pool.parallel_for(created, pointer(part), None, 2, 1)
+        shared += len(recorder.threads) == 2
+    pool.end(created)
+    pool.destroy(created)
+    assert shared >= 6  # all, unless the machine is busy with something else; half of them where what comes meanwhile is missed
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs to confine the process to one processor")
