@@ -7,11 +7,12 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from tilewright.fuzzing import process
-from tilewright.fuzzing.process import CaseProcess, Lost, processor_time
+from tilewright.fuzzing.process import CaseProcess, Lost, descendants, processor_time
 
 MODULE = "tests.fuzzing.answering"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say how much processor time a process has used")
@@ -26,6 +27,35 @@ def test_what_works_for_ever_is_found_by_its_processor_time(how: str, monkeypatc
             asked.ask({"how": how})
         assert lost.value.kind == "hang"
         assert asked.ask({"how": "nothing"}) == "done"
+
+
+@LINUX
+def test_what_is_stopped_leaves_no_children() -> None:
+    with CaseProcess(MODULE, 0.5, 30.0) as asked:
+        assert asked.ask({"how": "nothing"}) == "done"
+        assert asked.process is not None
+
+        def ask() -> None:
+            with pytest.raises(Lost):
+                asked.ask({"how": "spin in a child"})
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        while not (children := descendants(asked.process.pid)):
+            time.sleep(0.01)
+        asking.join()
+        for _ in range(200):  # whoever inherits them collects them
+            if not any(_is_running(pid) for pid in children):
+                break
+            time.sleep(0.05)
+        assert not any(_is_running(pid) for pid in children)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize("how", ["sleep", "deadlock"])

@@ -47,10 +47,14 @@ class CaseProcess:
         self.stop()
 
     def stop(self) -> int:
-        """End the process, if there is one; its exit code."""
+        """End the process with its children, if there is one; its exit code."""
         if self.process is None:
             return 0
+        family = descendants(self.process.pid)
         self.process.kill()
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         return self._gone(self.process)
 
     def ask(self, request: Mapping[str, Any]) -> Any:
@@ -105,14 +109,27 @@ class CaseProcess:
 def processor_time(pid: int) -> float | None:
     """Seconds of processor time that a process has used, with all its threads and its children, those that have ended included. None where
     the system does not say: only Linux does, in /proc."""
+    own = _own_time(pid)
+    return None if own is None else own + sum(_own_time(child) or 0.0 for child in descendants(pid))
+
+
+def descendants(pid: int) -> list[int]:
+    """The running children of a process, and theirs; none where the system does not say: only Linux does, in /proc."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, path.read_text("utf-8").split()):
+                found += [child, *descendants(child)]
+    return found
+
+
+def _own_time(pid: int) -> float | None:
     try:
         line = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-        listed = [path.read_text("utf-8") for path in Path(f"/proc/{pid}/task").glob("*/children")]
     except OSError:
         return None
     # utime, stime, cutime, cstime, in clock ticks: fields 14 to 17 (proc_pid_stat(5)); the second is a name, which may hold blanks
-    ticks = sum(int(text) for text in line.rpartition(")")[2].split()[11:15])
-    return ticks / os.sysconf("SC_CLK_TCK") + sum(processor_time(int(child)) or 0.0 for text in listed for child in text.split())
+    return sum(int(text) for text in line.rpartition(")")[2].split()[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 def _listen(stream: TextIO, answers: queue.Queue[str]) -> None:
