@@ -27,7 +27,7 @@ def test_every_setting_of_every_model_is_a_line(
     (tmp_path / "manifest.json").write_text(json.dumps({"models": {"mlp": entry, "other": {"format": "tflite"}}}))
     (tmp_path / "tool.py").write_text(TOOL)
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{real_compare.MARK}\nold\n{real_compare.END}\nafter\n")
+    page.write_text("before\n<!-- real_compare -->\nold\n<!-- end of real_compare -->\nafter\n")
     options = ["--models-tool", str(tmp_path / "tool.py"), "--verify", "--markdown", str(page)]
     monkeypatch.setattr(sys, "argv", ["real_compare.py", str(tmp_path), *options])
     assert real_compare.main() == 0

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
@@ -14,6 +15,8 @@ from tests.hostile.mutations import MUTATIONS, Mutation, damage
 from tilewright.frontend.onnx.importer import import_model
 from tilewright.frontend.onnx.loader import load_model
 from tilewright.support.errors import InternalError, TilewrightError
+
+pytestmark = pytest.mark.filterwarnings("ignore:the output .* is declared")
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 18]>
