@@ -333,6 +333,27 @@ def test_a_branch_between_sequences() -> None:
     assert [len(exe(np.asarray(c), x)) for c in (True, False)] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("given", "taken", "said"),
+    [
+        ('""', "seq(float[N]) a", "input 2 of Loop is left out"),
+        ("", "seq(float[N]) a", "'body' of Loop takes 3 values"),
+        ("s, s", "seq(float[N]) a", "'body' of Loop takes 3 values"),
+        ("s, s", "seq(float[N]) a, seq(float[N]) b", "'body' of Loop gives 2 values"),
+    ],
+)
+def test_a_loop_over_sequences_whose_body_does_not_fit_is_refused(given: str, taken: str, said: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17]> m (seq(float[N]) s, int64 n, bool c) => (seq(float[N]) t) {{
+        t = Loop (n, c{", " if given else ""}{given}) <body = b (int64 i, bool g, {taken}) => (bool h, seq(float[N]) o) {{
+            h = Identity (g)
+            x = SequenceAt (a, i)
+            o = SequenceInsert (a, x)
+        }}>
+    }}"""
+    with pytest.raises(ModelError, match=said):
+        tw.compile(onnx.parser.parse_model(text), progress="none")
+
+
 def test_optionals_are_none_or_a_value() -> None:
     kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [2]))
     model = model_of(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
+import tilewright as tw
 from tests.frontend.onnx.models import assert_same, imported, operators, parse, run, run_onnxruntime
 from tilewright.frontend.onnx.importer import import_model
 from tilewright.frontend.onnx.loader import load_model
 from tilewright.graph.interpreter import interpret
-from tilewright.support.errors import InputError, TilewrightError, UnsupportedOperatorError
+from tilewright.support.errors import InputError, ModelError, TilewrightError, UnsupportedOperatorError
 
 BRANCHES = """
 g (bool c, float[N, 4] x) => (float[M, 4] y) {
@@ -198,6 +200,51 @@ def test_outputs_as_long_as_the_number_of_the_iteration_are_refused() -> None:
     """)
     with pytest.raises(UnsupportedOperatorError, match="changes its shape"):
         imported(model)
+
+
+WRONG_GRAPHS = {
+    "a branch that takes a value": (
+        "y = If (c) <then_branch = t (float[2] a) => (float[2] b) { b = Neg (x) }, else_branch = e () => (float[2] d) { d = Exp (x) }>",
+        "'then_branch' of If takes 1 value",
+    ),
+    "a branch without a value": (
+        "y = If (c) <then_branch = t () => () { b = Neg (x) }, else_branch = e () => (float[2] d) { d = Exp (x) }>",
+        "'then_branch' of If gives 0 values",
+    ),
+    "branches that differ": (
+        "y = If (c) <then_branch = t () => (float[2] b, float[2] f) { b = Neg(x) f = Abs(x) }, else_branch = e()=>(float[2] d) {d=Exp(x)}>",
+        "the branches of If differ",
+    ),
+    "a body that takes too little": (
+        "y = Loop (n, c, x) <body = b (int64 i, bool g) => (bool h, float[2] z) { h = Identity (g) z = Neg (x) }>",
+        "'body' of Loop takes 2 values",
+    ),
+    "a body that takes too much": (
+        "y = Loop (n, c) <body = b (int64 i, bool g, float[2] a) => (bool h, float[2] z) { h = Identity (g) z = Neg (a) }>",
+        "'body' of Loop takes 3 values",
+    ),
+    "a body that gives too little": (
+        "y = Loop (n, c, x) <body = b (int64 i, bool g, float[2] a) => (bool h) { h = Identity (g) }>",
+        "'body' of Loop gives 1 value",
+    ),
+    "a body of rows that takes too much": (
+        "y = Scan <num_scan_inputs = 1, body = b (float a, float d) => (float z) { z = Neg (a) }> (x)",
+        "'body' of Scan takes 2 values",
+    ),
+}
+
+
+@pytest.mark.parametrize("host", [False, True])
+@pytest.mark.parametrize("case", WRONG_GRAPHS)
+def test_graphs_inside_must_take_and_give_what_the_node_does(case: str, host: bool) -> None:
+    text, what = WRONG_GRAPHS[case]
+    beside = "s = StringNormalizer (w)" if host else "s = Neg (w)"
+    kind = "string[1]" if host else "float[1]"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> m (bool c, int64 n, float[2] x, {kind} w) => (float[k] y, {kind} s) {{ {beside} {text} }}'
+    )
+    with pytest.raises(ModelError, match=what):
+        tw.compile(model, progress="none")
 
 
 @pytest.mark.parametrize("backwards", [0, 1])

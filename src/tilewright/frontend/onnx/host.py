@@ -18,7 +18,7 @@ from tilewright.frontend.onnx.bodies import type_proto
 from tilewright.frontend.onnx.context import origin_of
 from tilewright.frontend.onnx.importer import import_model
 from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
-from tilewright.frontend.onnx.node_check import check_node
+from tilewright.frontend.onnx.node_check import check_node, check_operands
 from tilewright.frontend.onnx.order import why_undefined
 from tilewright.frontend.onnx.registry import IMPORTERS
 from tilewright.frontend.onnx.survey import Refusal, refusal, survey
@@ -181,13 +181,15 @@ class _Cut:
         if node.op_type == "Constant" and self.constant(node):
             return
         types = self.scope.types
-        check_node(node, self.cutter.opsets.get(domain_of(node), 1), domain_of(node))
+        domain = domain_of(node)
+        version = self.cutter.opsets.get(domain, 1)
+        check_node(node, version, domain)
         undefined = next((name for name in node.input if name and name not in types), None)
         if undefined is not None:
             raise GraphError(f"'{undefined}' is used before it is defined", why=why_undefined(undefined, self.nodes))
         read = [name for name in uses(node) if name in types]
         inferred = infer(node, self.scope, self.cutter)
-        control = node.op_type in ("If", "Loop", "SequenceMap") and domain_of(node) == ""
+        control = node.op_type in ("If", "Loop", "SequenceMap") and domain == ""
         inside = [inner for graph in subgraphs(node) for inner in walk_nodes(graph.node)]
         host = (
             not all(is_plain(types[name]) for name in read)
@@ -200,6 +202,7 @@ class _Cut:
             self.pending.append(node)
             types.update((name, inferred.get(name, onnx.TypeProto())) for name in node.output if name)
             return
+        check_operands(node, version, domain)
         self.require(uses(node))
         step, results = self.control(node, inferred) if control else self.apply(node, inferred)
         self.steps.append(step)

@@ -1,4 +1,5 @@
-"""Whether a node is one that ONNX's own definition of its operator allows: numbers of inputs and outputs, types of attributes.
+"""Whether a node is one that ONNX's own definition of its operator allows: numbers of inputs and outputs, types of attributes, and what
+the graphs inside of it take and give.
 
 Importers rely on this, and say themselves what depends on shapes and dtypes.
 """
@@ -19,9 +20,10 @@ _TYPES = {number: name for name, number in onnx.AttributeProto.AttributeType.ite
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a version of an operator takes. `attributes`: type by name."""
+    """What a version of an operator takes. `optional`: which inputs may be left out. `attributes`: type by name."""
 
     inputs: tuple[int, int]
+    optional: frozenset[int]
     outputs: tuple[int, int]
     attributes: dict[str, int]
     required: frozenset[str]
@@ -36,7 +38,8 @@ def form_of(op_type: str, version: int, domain: str) -> Form | None:
         return None
     attributes = {name: _number(attribute.type) for name, attribute in schema.attributes.items()}
     required = frozenset(name for name, attribute in schema.attributes.items() if attribute.required)
-    return Form((schema.min_input, schema.max_input), (schema.min_output, schema.max_output), attributes, required)
+    optional = frozenset(i for i, input_ in enumerate(schema.inputs) if input_.option == onnx.defs.OpSchema.FormalParameterOption.Optional)
+    return Form((schema.min_input, schema.max_input), optional, (schema.min_output, schema.max_output), attributes, required)
 
 
 def _number(kind: Any) -> int:
@@ -69,6 +72,45 @@ def check_node(node: onnx.NodeProto, version: int, domain: str) -> None:
     missing = form.required - given
     if missing:
         raise ModelError(f"{node.op_type} lacks the attribute '{min(missing)}'")
+    if domain == "" and node.op_type in ("If", "Loop", "Scan", "SequenceMap"):
+        _check_graphs(node, version)
+
+
+def check_operands(node: onnx.NodeProto, version: int, domain: str) -> None:
+    """Raise ModelError where an input that the definition wants is left out. Importers of tensors ask for each input that they need, and
+    do without some that the definition wants, as exporters leave them out."""
+    form = form_of(node.op_type, version, domain)
+    missing = next((i for i, name in enumerate(node.input) if not name and form is not None and i not in form.optional), None)
+    if missing is not None:
+        raise ModelError(f"input {missing} of {node.op_type} is left out", why="the operator needs it")
+
+
+def _check_graphs(node: onnx.NodeProto, version: int) -> None:
+    """Raise ModelError where a graph of a control flow node does not take or give as many values as the node hands to it and away."""
+    given, first = len(node.input), 0
+    if node.op_type == "If":
+        given = 0
+    elif node.op_type == "Loop":
+        given, first = (
+            max(given, 2),
+            1,
+        )  # the number of the turn and the condition; a condition comes back
+    elif node.op_type == "Scan" and version < 9:
+        given -= 1  # the lengths stay outside
+    least = first + max(len(node.output), given - 2 if node.op_type == "Loop" else 0)
+    graphs = {attribute.name: attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH}
+    for name, graph in graphs.items():
+        if len(graph.input) != given:
+            raise ModelError(f"'{name}' of {node.op_type} takes {_counted(len(graph.input))}", why=f"the node gives it {given}")
+        if len(graph.output) < least:
+            raise ModelError(f"'{name}' of {node.op_type} gives {_counted(len(graph.output))}", why=f"the node needs {least} of it")
+    results = {name: len(graph.output) for name, graph in graphs.items()}
+    if node.op_type == "If" and len(set(results.values())) > 1:
+        raise ModelError("the branches of If differ", why=" and ".join(f"'{name}' gives {_counted(n)}" for name, n in results.items()))
+
+
+def _counted(count: int) -> str:
+    return f"{count} value{'' if count == 1 else 's'}"
 
 
 def check_types(node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto], opsets: Mapping[str, int]) -> None:
