@@ -65,3 +65,18 @@ def test_factors_of_bfloat16_explain_what_float32_does_not() -> None:
     assert disagreement(narrow, coarse) is None
     assert disagreement(coarse.value * np.float32(1.5), coarse) is not None
     assert (whole.allowed < 1e-4).all()
+
+
+def test_what_cancels_has_the_errors_of_what_it_is_made_of() -> None:
+    """GELU of -5.86 is -1.3e-8, and 0 where 1 + erf(x / sqrt(2)) is computed in float32, as its definition has it."""
+    function = parse_module("def main(x: float32[2]):\n    v = gelu(x, approximate=False)\n    return v\n").main
+    (expected,) = expectations(function, [np.array([-5.8609805, -3.0], np.float32)], 0)
+    assert expected is not None
+    right = expected.value.copy()
+    assert disagreement(right, expected) is None
+    right[0] = 0
+    assert disagreement(right, expected) is None
+    for at, factor in ((0, 30000), (1, 1.1)):
+        wrong = expected.value.copy()
+        wrong[at] *= np.float32(factor)
+        assert disagreement(wrong, expected) is not None, at

@@ -98,6 +98,9 @@ EXACT_FUNCTIONS = frozenset([
 SUMS = (
     Binary, Reduce, WindowReduce, CumulativeScan, ScatterElements, ScatterNd, Contract, Convolution, ConvolutionTranspose, Dequantize,
 )  # fmt: skip
+# Operators that have references in float64, but whose definition in their own dtype subtracts numbers that are nearly equal: errors of
+# their results are as large as those of what they are made of, however small the results are.
+CANCELLING = (Gelu,)
 # Operators that jump where an operand passes a threshold: errors of sums come after that.
 CHOOSING = (TreeEnsemble,)
 ARITHMETIC = frozenset(["add", "sub", "mul", "div", "reciprocal", "sqrt"])
@@ -132,7 +135,7 @@ class Memory:
     """What noisy runs of the same graph on the same inputs learn. many: of nodes that round, how large errors of their operands are, in
     units of rounding errors; without it each run would have to find that out by running them exactly too. jumps: whether there are
     operators with float operands that may jump; without any, errors of ordinary size say all. opened: of operators with operands of such
-    types, what they are made of, where those are products. scaled: of each function, the products that factors may go into."""
+    types, what they are made of, where that matters. scaled: of each function, the products that factors may go into."""
 
     many: dict[Node, float] = field(default_factory=dict)
     jumps: bool = False
@@ -184,7 +187,7 @@ class NoisyInterpreter(Interpreter):
         return super()._node(node, inputs, sizes)
 
     def _operator(self, op: Operator, inputs: list[Array], sizes: dict[Expr, int], types: list[TensorType]) -> Sequence[Array]:
-        opened = self._opened(op, inputs, sizes, types) if self.coarse else None
+        opened = self._opened(op, inputs, sizes, types) if self.coarse or isinstance(op, CANCELLING) else None
         if opened is not None:
             return self.run(opened, inputs, {})
         node = self.node
@@ -210,14 +213,15 @@ class NoisyInterpreter(Interpreter):
         return disturbed
 
     def _opened(self, op: Operator, inputs: list[Array], sizes: dict[Expr, int], types: list[TensorType]) -> Function | None:
-        """What an operator is made of that has a reference, so that no error would get inside, and products inside; None for others."""
+        """What an operator is made of that has a reference, so that no error would get inside, and has products inside, or cancels; None
+        for others."""
         if not (has_reference(op) and has_decomposition(op)):
             return None
         fixed = tuple(tensor(type_.dtype, array.shape) for type_, array in zip(types, inputs, strict=True))
         if (op, fixed) not in self.memory.opened:
             parts = decomposed(bind_operator(op, sizes), fixed)
-            products = any(isinstance(node.op, PRODUCTS) for node in walk_nodes(parts.results))
-            self.memory.opened[op, fixed] = parts if products else None
+            matter = isinstance(op, CANCELLING) or any(isinstance(node.op, PRODUCTS) for node in walk_nodes(parts.results))
+            self.memory.opened[op, fixed] = parts if matter else None
         return self.memory.opened[op, fixed]
 
     def _moved(self, x: Array, size: float) -> Array:
