@@ -14,8 +14,11 @@ from tilewright.fuzzing.cases import operators_of
 from tilewright.fuzzing.graphs import grow
 from tilewright.fuzzing.model_parts import SMALL, fitted, nodes_of, other_dims
 from tilewright.graph.interpreter import interpret
-from tilewright.graph.ops import Constant
-from tilewright.ir.expr import const
+from tilewright.graph.node import GraphBuilder, Parameter
+from tilewright.graph.ops import Constant, Slice
+from tilewright.ir import dtypes
+from tilewright.ir.expr import const, size
+from tilewright.ir.types import tensor
 
 
 def test_parts_of_a_model_are_cases_that_compile_right(tmp_path: Path) -> None:
@@ -49,6 +52,16 @@ def test_a_constant_that_would_become_too_large_is_never_made(monkeypatch: pytes
     monkeypatch.setattr(model_parts, "other_dims", lambda dims, rng: dict.fromkeys(dims, const(1 << 16)))
     monkeypatch.setattr(model_parts, "fitted", lambda array, shape: pytest.fail(f"an array of the shape {shape}"))
     assert model_parts.rebuilt(part, np.random.default_rng(0)) is None
+
+
+def test_a_part_whose_attributes_mention_sizes_of_other_inputs_is_refused() -> None:
+    n, g = size("n", 1, 4), GraphBuilder()
+    x = g.one(Parameter("x", tensor(dtypes.float32, (8,))))
+    last = g.one(Slice((n - 1,), (const(1),), (1,)), x)
+    assert model_parts.rebuilt([last.node], np.random.default_rng(0)) is None
+    x = g.one(Parameter("x", tensor(dtypes.float32, (n + 3,))))
+    last = g.one(Slice((n - 1,), (const(1),), (1,)), x)
+    assert model_parts.rebuilt([last.node], np.random.default_rng(0)) is not None
 
 
 def test_constants_are_cut_or_repeated() -> None:

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -76,6 +77,13 @@ def test_sizes_past_any_memory_do_not_wrap_around() -> None:
     assert isinstance(error, TypeRuleError)
     assert "there can be no result of type float32[" in str(error)
     assert "Concat node" in str(error.where)
+
+
+def test_a_result_without_elements_may_not_be_of_absurd_size_either() -> None:
+    sizes = onnx.numpy_helper.from_array(np.array([0, 1 << 40, 1 << 31, 1 << 33]), "sizes")
+    error = refusal(small([helper.make_node("ConstantOfShape", ["sizes"], ["y"])], "y", [sizes]))
+    assert isinstance(error, TypeRuleError)
+    assert "there can be no result of type float32[0, " in str(error)
 
 
 def test_sparse_constants_of_absurd_size_are_refused() -> None:

@@ -19,7 +19,7 @@ from tilewright.frontend.onnx.loader import load_model
 from tilewright.fuzzing.generator import Generator, Known, draw
 from tilewright.fuzzing.growth import MOST_ELEMENTS, Array, Draw, Growth, elements_of
 from tilewright.graph.interpreter import interpret
-from tilewright.graph.node import Function, Node, Operator, Parameter, Value, map_operator, walk_nodes
+from tilewright.graph.node import Function, Node, Operator, Parameter, Value, map_operator, operator_sizes, walk_nodes
 from tilewright.graph.ops import Binary, Constant, Reduce, Unary, WindowReduce, constant
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.traverse import evaluate_int, free_vars
@@ -110,6 +110,8 @@ def rebuilt(part: Sequence[Node], rng: np.random.Generator) -> Growth | None:
         return dims.get(e, e)
 
     f = Growth(Generator(rng, tuple(free_vars(*(d for value in outer for d in value.shape)))))
+    if any(v not in f.names for node in part for v in free_vars(*operator_sizes(node.op))):
+        return None  # an attribute mentions a size that no input of the part has
     mapped: dict[Value, Value] = {}
     try:
         for value in outer:

@@ -31,9 +31,11 @@ class TensorType(Interned):
 
     @property
     def is_possible(self) -> bool:
-        """Whether a tensor of this type could lie in memory, as far as its fixed dims tell."""
+        """Whether a tensor of this type could lie in memory, as far as its fixed dims tell. One without elements as well: what a step along
+        an axis is counts its other dims."""
         fixed = [int(dim.value) for dim in self.shape if dim.is_const]
-        return min(fixed, default=0) >= 0 and max(fixed, default=0) <= LARGEST_DIM and math.prod(fixed) * self.dtype.bits <= 8 * LARGEST_DIM
+        steps = math.prod(dim for dim in fixed if dim)
+        return min(fixed, default=0) >= 0 and max(fixed, default=0) <= LARGEST_DIM and steps * self.dtype.bits <= 8 * LARGEST_DIM
 
     @property
     def is_static(self) -> bool:
