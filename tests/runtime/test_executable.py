@@ -383,6 +383,16 @@ def test_incomplete_manifests_are_refused(one_input: Executable, missing: str) -
         Executable(Artifact(manifest, artifact.objects, artifact.pool, artifact.weights))
 
 
+@pytest.mark.parametrize(
+    "changed", [{"name": [1]}, {"triple": {}}, {"isa": [["avx2"]]}, {"isa": 3}, {"name": ["x"], "triple": "riscv64-linux"}]
+)
+def test_targets_that_are_no_texts_are_refused(one_input: Executable, changed: dict[str, Any]) -> None:
+    artifact = one_input.artifact
+    target = {**artifact.manifest["target"], **changed}
+    with pytest.raises(ArtifactError, match="manifest is malformed or incomplete"):
+        Executable(Artifact({**artifact.manifest, "target": target}, artifact.objects, artifact.pool, artifact.weights))
+
+
 def test_code_for_another_processor_is_refused(one_input: Executable, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = one_input.artifact
     target = {**artifact.manifest["target"], "isa": ["a-feature-of-the-future"]}

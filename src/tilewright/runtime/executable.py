@@ -380,16 +380,19 @@ def _require_features(manifest: Mapping[str, Any]) -> None:
     from tilewright.runtime.host_features import host_platform, missing_features, platform_of
 
     target = manifest.get("target", {})
-    wanted = platform_of(str(target.get("triple", "")))
+    name, triple, isa = target.get("name", ""), target.get("triple", ""), target.get("isa", ())
+    if not all(isinstance(text, str) for text in (name, triple, *isa)):
+        raise TypeError("the target is described by other things than texts")
+    wanted = platform_of(triple)
     if wanted != host_platform():
         raise ArtifactError(
             f"the artifact was compiled for {wanted}, this is {host_platform()}",
-            where=target.get("name"),
+            where=name,
             hint="compile it for this machine: --target cpu",
         )
-    lacking = missing_features(target.get("isa", ()))
+    lacking = missing_features(isa)
     if lacking:
         raise ArtifactError(
-            f"the artifact was compiled for {target.get('name')}, which has what this processor lacks: {', '.join(lacking)}",
+            f"the artifact was compiled for {name}, which has what this processor lacks: {', '.join(lacking)}",
             hint="compile it for this machine, or for a lower level such as cpu:x86-64-v3",
         )
