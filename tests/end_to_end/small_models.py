@@ -106,7 +106,8 @@ def same(got: Mapping[str, Array], want: Mapping[str, Array], tolerance: float =
         np.testing.assert_allclose(got[name], array, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-def identical(got: Mapping[str, Array], want: Mapping[str, Array]) -> None:
+def assert_identical(got: Mapping[str, Array], want: Mapping[str, Array]) -> None:
     assert got.keys() == want.keys()
     for name, array in want.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+        np.testing.assert_array_equal(got[name], array, err_msg=name, strict=True)
+        assert got[name].tobytes() == array.tobytes(), f"{name}: signs of zero or NaNs differ"

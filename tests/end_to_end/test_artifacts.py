@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import tilewright as tw
-from tests.end_to_end.small_models import identical, images, reference, same, text_model, tokens, vision_model
+from tests.end_to_end.small_models import assert_identical, images, reference, same, text_model, tokens, vision_model
 from tilewright.api import make_artifact
 from tilewright.machine.detect import detect_host
 from tilewright.machine.targets import parse_target, resolve_target
@@ -64,8 +64,8 @@ def test_saving_and_loading_keeps_results_and_bytes(vision: tw.Executable, tmp_p
     for shape in [(1, 3, 8, 8), (4, 3, 11, 6)]:
         inputs = images(3, *shape)
         want = vision.run(inputs)
-        identical(loaded.run(inputs), want)
-        identical(again.run(inputs), want)
+        assert_identical(loaded.run(inputs), want)
+        assert_identical(again.run(inputs), want)
 
 
 BUILD = """
@@ -92,7 +92,7 @@ def test_a_cache_hit_gives_the_same_artifact(tmp_path: Path) -> None:
     assert (first.cached, second.cached) == (False, True)
     inputs = images(5, 2, 3, 9, 9)
     want = tw.Executable(first.artifact).run(inputs)
-    identical(tw.Executable(second.artifact).run(inputs), want)
+    assert_identical(tw.Executable(second.artifact).run(inputs), want)
     same(want, reference(path, inputs))
     # What changes code, and what changes the model, must not meet the entry.
     assert not make_artifact(str(path), "cpu", None, settings.changed(opt_level=1)).cached

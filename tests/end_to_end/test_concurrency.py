@@ -11,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from tests.end_to_end.endurance import growth_kib, image_sizes, resident_kib, token_sizes
-from tests.end_to_end.small_models import identical, images, same, text_model, tokens, vision_model
+from tests.end_to_end.small_models import assert_identical, images, same, text_model, tokens, vision_model
 
 Array = np.ndarray
 
@@ -54,7 +54,7 @@ def test_eight_threads_call_one_executable(vision: tw.Executable) -> None:
     def work(i: int) -> None:
         for turn in range(30):
             j = (i + turn) % len(cases)
-            identical(vision.run(cases[j]), wanted[j])
+            assert_identical(vision.run(cases[j]), wanted[j])
 
     at_once(8, work)
 
@@ -66,7 +66,7 @@ def test_eight_threads_and_sizes_that_depend_on_data(text: tw.Executable) -> Non
     def work(i: int) -> None:
         for turn in range(30):
             j = (i + turn) % len(cases)
-            identical(text.run(cases[j]), wanted[j])
+            assert_identical(text.run(cases[j]), wanted[j])
 
     at_once(8, work)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.end_to_end.small_models import identical
+from tests.end_to_end.small_models import assert_identical
 from tests.model_families import FAMILIES, Family, family, floats
 
 SUMS = {  # many tasks for one result, of which each thread takes its share
@@ -34,4 +34,4 @@ def test_bits_do_not_depend_on_threads_or_runs(name: str) -> None:
     for threads in (1, 2, 3, 7):
         executable = tw.Executable(artifact, threads=threads)
         for _ in range(3):
-            identical(executable.run(case.inputs), want)
+            assert_identical(executable.run(case.inputs), want)

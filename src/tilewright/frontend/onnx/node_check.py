@@ -87,17 +87,13 @@ def check_operands(node: onnx.NodeProto, version: int, domain: str) -> None:
 
 def _check_graphs(node: onnx.NodeProto, version: int) -> None:
     """Raise ModelError where a graph of a control flow node does not take or give as many values as the node hands to it and away."""
-    given, first = len(node.input), 0
+    given, least = len(node.input), len(node.output)
     if node.op_type == "If":
         given = 0
-    elif node.op_type == "Loop":
-        given, first = (
-            max(given, 2),
-            1,
-        )  # the number of the turn and the condition; a condition comes back
+    elif node.op_type == "Loop":  # the body gets the number of the turn and a condition, and gives a condition
+        least = 1 + max(least, given - 2)
     elif node.op_type == "Scan" and version < 9:
         given -= 1  # the lengths stay outside
-    least = first + max(len(node.output), given - 2 if node.op_type == "Loop" else 0)
     graphs = {attribute.name: attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH}
     for name, graph in graphs.items():
         if len(graph.input) != given:
