@@ -80,3 +80,54 @@ def test_what_cancels_has_the_errors_of_what_it_is_made_of() -> None:
         wrong = expected.value.copy()
         wrong[at] *= np.float32(factor)
         assert disagreement(wrong, expected) is not None, at
+
+
+# Of -0, -0 and two other numbers: which zeros may have either sign, and may so make anything of what shows it.
+ZEROS = {
+    "sum": ('reduce(terms, fn="sum", axes=[0], keepdims=False)', False),
+    "product of matrices": ('contract(x, terms, spec="k,kn->n", dtype=float32)', False),
+    "product": ('contract(x, one, spec="m,->m", dtype=float32)', True),
+    "outer product": ('contract(one, x, spec=",m->m", dtype=float32)', True),
+    "scan": ('cumulative_scan(x, fn="sum", axis=0, exclusive=False, reverse=False)', False),
+    "addition": ('binary(x, zero, fn="add")', False),
+    "maximum": ('binary(x, zero, fn="max")', False),
+    "multiplication": ('binary(x, one, fn="mul")', True),
+    "negation": ('unary(x, fn="neg")', True),
+    "rounding": ('unary(x, fn="ceil")', True),
+    "movement": ("transpose(x, perm=(0,))", True),
+}
+SHOWN = {
+    "bits": "bitcast(v, dtype=int32)",
+    "quotient": 'binary(one, v, fn="div")',
+    "angle": 'binary(v, less, fn="atan2")',
+    "sum of two": "bitcast(twice, dtype=int32)",
+}
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+@pytest.mark.parametrize("operator", ZEROS)
+def test_what_shows_the_sign_of_a_zero_is_compared_where_it_has_one(operator: str, shown: str) -> None:
+    made, signed = ZEROS[operator]
+    lines = [
+        "def main(x: float32[4], terms: float32[4, 4]):", "    zero = constant(0.0, float32[()])", "    one = constant(1.0, float32[()])",
+        "    less = constant(-1.0, float32[()])", f"    v = {made}", '    twice = binary(v, v, fn="add")', f"    w = {SHOWN[shown]}",
+        "    return w",
+    ]  # fmt: skip
+    x, terms = np.array([-0.0, -0.0, -2.5, 3.0], np.float32), np.array([[0, 0, 1, 2]] * 4, np.float32)
+    (expected,) = expectations(parse_module("\n".join(lines) + "\n").main, [x, terms], 0)
+    assert expected is not None
+    other = expected.value.copy()
+    other[:2] = np.iinfo(np.int32).min - other[:2] if other.dtype == np.int32 else -other[:2]
+    assert (disagreement(other, expected) is not None) is (signed and shown != "sum of two")
+    other = expected.value.copy()
+    other[3] += 1000
+    assert disagreement(other, expected) is not None
+
+
+def test_infinities_are_compared_where_no_rounding_error_makes_numbers_of_them() -> None:
+    lines = ["def main(x: float32[3]):", "    zero = constant(0.0, float32[()])", '    v = binary(x, zero, fn="div")', "    return v"]
+    (expected,) = expectations(parse_module("\n".join(lines) + "\n").main, [np.array([1, -1, 0], np.float32)], 0)
+    assert expected is not None
+    assert disagreement(np.array([np.inf, -np.inf, np.nan], np.float32), expected) is None
+    for wrong in ([np.inf, np.inf, np.nan], [np.inf, 3, np.nan], [3e38, -np.inf, np.nan], [np.inf, -np.inf, np.inf]):
+        assert disagreement(np.array(wrong, np.float32), expected) is not None, wrong

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.graph.operator_checks import check, draw, function_of
+from tests.graph.operator_checks import check, draw, function_of, kernel_of, types_of
 from tilewright.graph.ops import Contract
 from tilewright.ir import dtypes
 from tilewright.ir.expr import size
 from tilewright.ir.types import tensor
+from tilewright.kernel import interpreter as kernel_interpreter
 from tilewright.support.errors import TypeRuleError
 
 SIZES = dict(zip("abcdefk", (2, 3, 4, 2, 3, 1, 5)))
@@ -30,6 +31,22 @@ def test_contractions_are_einsum(spec, dtype):
     np.testing.assert_allclose(
         y.astype(np.float64), expected, rtol=5e-3 if dtype == "float16" else 1e-5, atol=1e-2 if dtype == "float16" else 1e-5
     )
+
+
+@pytest.mark.parametrize(("spec", "expected"), [
+    ("a,b->ab", lambda a, b: a[:, None] * b), ("a,b->ba", lambda a, b: a * b[:, None]), ("ab,a->ab", lambda a, b: a * b[:, None]),
+    ("ab,b->ba", lambda a, b: (a * b).T), ("a,->a", lambda a, b: a * b),
+])  # fmt: skip
+def test_zeros_have_the_signs_of_products_where_nothing_is_summed(spec, expected):
+    left, right = spec.split("->")[0].split(",")
+    numbers = np.array([0.0, -0.0, 2.0, -2.0, -0.0], np.float32)
+    a, b = (np.resize(numbers if part is left else -numbers[1:], [{"a": 4, "b": 3}[c] for c in part]) for part in (left, right))
+    op = Contract(spec, dtypes.float32)
+    (y,) = check(op, a, b)
+    (defined,) = kernel_interpreter.interpret(kernel_of(op, types_of((a, b))), [a, b])
+    assert np.array_equal(np.signbit(y), np.signbit(expected(a, b)))
+    assert np.array_equal(np.signbit(defined), np.signbit(y))
+    assert {False, True} <= set(np.signbit(y[y == 0]).tolist())
 
 
 @pytest.mark.parametrize(("left", "right"), [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8")])

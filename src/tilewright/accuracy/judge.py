@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tilewright.accuracy.errors import Error, error_of, tolerance_of
-from tilewright.accuracy.rounding_noise import Expected, Memory, NoisyInterpreter, Spread, apart, disagreement, excess, is_float
+from tilewright.accuracy.operator_errors import is_float
+from tilewright.accuracy.rounding_noise import Expected, Memory, NoisyInterpreter, Spread, apart, disagreement, excess, zeros_of_run
 from tilewright.graph.node import Module, Node
 from tilewright.ir.expr import Expr
 from tilewright.runtime.specs import Array
@@ -113,11 +114,11 @@ class Judge:
 
     def _run(self) -> None:
         """One more noisy run."""
-        scale = NOISES[self._runs]
+        scale, zeros = NOISES[self._runs], zeros_of_run(self._runs)
         generator = np.random.default_rng([self.seed, self._runs])
         self._runs += 1
         try:
-            others = self.again(NoisyInterpreter(generator, self.module, scale, self.absolute, self.coarse, self._memory))
+            others = self.again(NoisyInterpreter(generator, self.module, scale, self.absolute, self.coarse, self._memory, zeros))
         except TilewrightError:  # sizes that depend on rounding errors contradict each other
             for spread in self._spreads:
                 spread.shapeless = True

@@ -9,73 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from tilewright.accuracy.operator_errors import (
+    ARITHMETIC,
+    BOUNDED_FUNCTIONS,
+    CANCELLING,
+    CHOOSING,
+    FUNCTION_ULPS,
+    is_float,
+    may_jump,
+    rounds,
+    signs_zeros,
+    terms,
+    unit,
+)
 from tilewright.accuracy.rounded_factors import PRODUCTS, loses_bits, scaled_products
 from tilewright.graph.interpreter import Interpreter, decomposed, has_reference
 from tilewright.graph.node import Function, Module, Node, Operator, Value, bind_operator, has_decomposition, walk_nodes
-from tilewright.graph.ops import (
-    ArgReduce,
-    Attention,
-    BatchNorm,
-    Binary,
-    Bitcast,
-    Block,
-    BlockedConvolution,
-    Call,
-    Cast,
-    Contract,
-    Convolution,
-    ConvolutionTranspose,
-    CumulativeScan,
-    Dequantize,
-    Fused,
-    Gather,
-    GatherElements,
-    GatherNd,
-    Gelu,
-    GroupNorm,
-    Gru,
-    HardSwish,
-    If,
-    InstanceNorm,
-    Interleave,
-    LayerNorm,
-    LogSoftmax,
-    Loop,
-    Lrn,
-    Lstm,
-    MaxPoolIndices,
-    NonZeroIndices,
-    Quantize,
-    Reduce,
-    Repeat,
-    Resize,
-    ReverseSequence,
-    RmsNorm,
-    Rnn,
-    ScatterElements,
-    ScatterNd,
-    Select,
-    Softmax,
-    Softplus,
-    Sort,
-    TopK,
-    TreeEnsemble,
-    Unary,
-    Unblock,
-    Unique,
-    WidenWeights,
-    WindowReduce,
-    WinogradConvolution,
-    WinogradWeights,
-)
-from tilewright.graph.ops.movement import BroadcastTo, Concat, Pad, RefineShape, Reshape, Slice, Transpose
-from tilewright.graph.ops.source import BindSize, Constant, Iota, SizeValue
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr
 from tilewright.ir.types import TensorType, tensor
@@ -84,50 +38,6 @@ from tilewright.support.errors import TilewrightError
 Array = np.ndarray[Any, np.dtype[Any]]
 RUNS = 5
 BFLOAT16 = dtypes.bfloat16.numpy
-# Operators whose results are the same bits in every right compilation, given the same operands: they move, choose, order or convert.
-EXACT = (
-    Reshape, RefineShape, Transpose, BroadcastTo, Repeat, Slice, Pad, Concat, Interleave, Block, Unblock, Constant, Iota, SizeValue,
-    BindSize, Cast, Bitcast, Select, Gather, GatherElements, GatherNd, ReverseSequence, TopK, Sort, ArgReduce, MaxPoolIndices,
-    NonZeroIndices, Unique,
-)  # fmt: skip
-EXACT_FUNCTIONS = frozenset([
-    "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "min", "max", "equal", "not_equal", "less", "less_equal", "greater",
-    "greater_equal", "isnan", "isinf", "none",
-])  # fmt: skip
-# Operators that round no more than exact arithmetic needs to, so that comparing with float64 shows whether they round at all.
-SUMS = (
-    Binary, Reduce, WindowReduce, CumulativeScan, ScatterElements, ScatterNd, Contract, Convolution, ConvolutionTranspose, Dequantize,
-)  # fmt: skip
-# Operators that have references in float64, but whose definition in their own dtype subtracts numbers that are nearly equal: errors of
-# their results are as large as those of what they are made of, however small the results are.
-CANCELLING = (Gelu,)
-# Operators that jump where an operand passes a threshold: errors of sums come after that.
-CHOOSING = (TreeEnsemble,)
-ARITHMETIC = frozenset(["add", "sub", "mul", "div", "reciprocal", "sqrt"])
-BOUNDED_FUNCTIONS = frozenset(["sigmoid", "tanh", "erf", "sin", "cos"])
-FUNCTION_ULPS = 8.0  # of approximated functions, with some room
-# Operators that small errors of operands never make jump: their results are continuous, and so are those of what they hold.
-SMOOTH = (
-    Reshape, RefineShape, Transpose, BroadcastTo, Repeat, Slice, Pad, Concat, Interleave, Block, Unblock, Constant, Iota, SizeValue,
-    Select, Gather, GatherElements, GatherNd, ScatterElements, ScatterNd, ReverseSequence, Contract, Convolution, ConvolutionTranspose,
-    BlockedConvolution, WinogradWeights, WinogradConvolution, Reduce, WindowReduce, CumulativeScan, Softmax, LogSoftmax, LayerNorm, RmsNorm,
-    InstanceNorm, GroupNorm, BatchNorm, Lrn, Gelu, HardSwish, Softplus, Attention, Lstm, Gru, Rnn, Dequantize, WidenWeights, If, Loop, Call,
-    Fused,
-)  # fmt: skip
-JUMPING_FUNCTIONS = frozenset([
-    "sign", "floor", "ceil", "round", "trunc", "floordiv", "floormod", "fmod", "equal", "not_equal", "less", "less_equal",
-    "greater", "greater_equal", "atan2",
-])  # fmt: skip
-
-
-def is_float(array: Array) -> bool:
-    return dtypes.from_numpy(array.dtype).is_float if array.dtype.kind not in "OUS" else False
-
-
-def unit(dtype: np.dtype) -> float:
-    """Half a unit in the last place of 1."""
-    info: Any = ml_dtypes.finfo  # it has no types of its own
-    return float(info(dtype).eps) / 2
 
 
 @dataclass(slots=True)
@@ -147,9 +57,10 @@ class NoisyInterpreter(Interpreter):
     """Runs functions with errors, `scale` times as large as rounding makes them; each run draws others. absolute: results of functions
     between -1 and 1 have errors in units of 1, as those of libraries do that are not accurate where results are small. coarse: float32
     factors of products have errors as large as those of bfloat16, also where the product is inside of another operator and its factors are
-    computed there, such as the states of a recurrent layer. memory: what runs before have learnt."""
+    computed there, such as the states of a recurrent layer. memory: what runs before have learnt. zeros: a number with the sign of all
+    zeros that may have either, or 0 where each draws its own."""
 
-    __slots__ = ("absolute", "coarse", "memory", "node", "rng", "scale", "scaled")
+    __slots__ = ("absolute", "coarse", "memory", "node", "rng", "scale", "scaled", "zeros")
 
     def __init__(
         self,
@@ -159,16 +70,17 @@ class NoisyInterpreter(Interpreter):
         absolute: bool = False,
         coarse: bool = False,
         memory: Memory | None = None,
+        zeros: float = 0.0,
     ) -> None:
         super().__init__(module)
-        self.rng, self.scale, self.absolute, self.coarse = rng, scale, absolute, coarse
+        self.rng, self.scale, self.absolute, self.coarse, self.zeros = rng, scale, absolute, coarse, zeros
         self.memory = Memory() if memory is None else memory
         self.node: Node | None = None
         self.scaled: frozenset[Node] = frozenset()
 
     def over(self, module: Module) -> NoisyInterpreter:
         """An interpreter over another module that draws errors from the same generator."""
-        return NoisyInterpreter(self.rng, module, self.scale, self.absolute, self.coarse, self.memory)
+        return NoisyInterpreter(self.rng, module, self.scale, self.absolute, self.coarse, self.memory, self.zeros)
 
     def run(self, function: Function, inputs: Sequence[Array], sizes: dict[Expr, int]) -> list[Array]:
         """The results of `function`, with errors."""
@@ -184,7 +96,16 @@ class NoisyInterpreter(Interpreter):
 
     def _node(self, node: Node, inputs: list[Array], sizes: dict[Expr, int]) -> list[Array]:
         self.node = node
-        return super()._node(node, inputs, sizes)
+        results = super()._node(node, inputs, sizes)
+        return results if signs_zeros(node.op) else [self._signed(r) if is_float(r) else r for r in results]
+
+    def _signed(self, x: Array) -> Array:
+        """The array with other signs of its zeros."""
+        zero = x == 0
+        if not zero.any():
+            return x
+        sign = self.zeros or self.rng.choice((-1.0, 1.0), x.shape)
+        return np.where(zero, (np.zeros(x.shape) * sign).astype(x.dtype), x)
 
     def _operator(self, op: Operator, inputs: list[Array], sizes: dict[Expr, int], types: list[TensorType]) -> Sequence[Array]:
         opened = self._opened(op, inputs, sizes, types) if self.coarse or isinstance(op, CANCELLING) else None
@@ -240,46 +161,10 @@ class NoisyInterpreter(Interpreter):
             )
 
 
-def may_jump(op: Operator, inputs: Sequence[Array]) -> bool:
-    """Whether errors of operands may do something else to a result than errors of their size."""
-    if not any(map(is_float, inputs)):
-        return False
-    if isinstance(op, (Unary, Binary)):
-        return op.fn in JUMPING_FUNCTIONS
-    if isinstance(op, Cast):
-        return not op.dtype.is_float
-    return not isinstance(op, SMOOTH) and not (isinstance(op, Resize) and len(inputs) == 1)
-
-
-def terms(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> float:
-    """About how many terms are added for one element of a result."""
-    if isinstance(op, (Unary, Binary)) or not inputs:
-        return 1.0
-    sizes = [max(x.size, 1) for x in inputs]
-    if isinstance(op, Contract):
-        return max(1.0, math.sqrt(sizes[0] * sizes[1] / max(results[0].size, 1)))
-    if isinstance(op, (Convolution, ConvolutionTranspose)):
-        return float(sizes[1] / max(min(inputs[1].shape[:2]), 1))
-    return float(max(sizes[0] / max(results[0].size, 1), 1.0)) if isinstance(op, Reduce) else float(min(sizes[0], 1024))
-
-
-def rounds(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> bool:
-    """Whether the operator, on these operands, gives something else than exact arithmetic."""
-    if isinstance(op, EXACT) or getattr(op, "fn", getattr(op, "reduction", "")) in EXACT_FUNCTIONS:
-        return False
-    if isinstance(op, Convolution) and max(op.strides) == 1 and max(inputs[1].shape[2:]) > 1 and inputs[0].dtype == np.float32:
-        return True  # Winograd's transforms round where direct sums do not
-    if isinstance(op, Quantize):  # exact where the division is
-        results = replace(op, dtype=dtypes.float32).reference(tuple(inputs))
-    elif not isinstance(op, SUMS) and not (isinstance(op, Unary) and op.fn in ARITHMETIC):
-        return True
-    if any(x.dtype == np.float64 for x in inputs):
-        return True
-    wide = [x.astype(np.float64) if is_float(x) else x for x in inputs]
-    changed: dict[str, Any] = {"dtype": dtypes.float64} if any(each.name == "dtype" for each in fields(op)) else {}
-    precise = replace(op, **changed)
-    exact = precise.reference(tuple(wide))
-    return not all(np.array_equal(np.asarray(a, np.float64), np.asarray(b, np.float64)) for a, b in zip(exact, results, strict=True))
+def zeros_of_run(run: int) -> float:
+    """`NoisyInterpreter.zeros` for the noisy run of this number: one run has all below 0 and one all above, so that what hangs on the sign
+    of one zero, or of a sum of them, differs in one of them; others draw."""
+    return (-1.0, 1.0)[run] if run < 2 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +221,7 @@ class Spread:
             allowed = 24 * spread + 8 * typical + 6 * unit(value.dtype) * np.abs(wide) + 1e-30
         # A jump in one element of many (a rounding that falls the other way) says nothing of the others.
         allowed = np.where(finite, allowed, 0)
-        return Expected(value, allowed, finite | (np.isnan(wide) & np.isfinite(spread)))
+        return Expected(value, allowed, np.isfinite(spread))  # infinities and NaNs as well, where all runs have the same
 
 
 def expectations(function: Function, inputs: Sequence[Array], seed: int, coarse: bool = False) -> list[Expected | None]:
@@ -345,7 +230,8 @@ def expectations(function: Function, inputs: Sequence[Array], seed: int, coarse:
     memory = Memory()
     for run in range(RUNS):
         try:
-            others = NoisyInterpreter(np.random.default_rng([seed, run]), coarse=coarse, memory=memory).run(function, list(inputs), {})
+            noisy = NoisyInterpreter(np.random.default_rng([seed, run]), coarse=coarse, memory=memory, zeros=zeros_of_run(run))
+            others = noisy.run(function, list(inputs), {})
         except TilewrightError:  # sizes that depend on rounding errors contradict each other
             return [None] * len(spreads)
         for spread, other in zip(spreads, others, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -112,8 +112,11 @@ class Contract(Operator):
 
 
 def contract_arrays(letters: Letters, a: Array, b: Array, dtype: DType) -> Array:
-    """The contraction in NumPy, as one batched matrix product."""
+    """The contraction in NumPy: one batched matrix product, or where nothing is summed the products themselves, zeros with their signs."""
     wide = arithmetic_dtype(dtype).numpy
+    if not letters.reduced:
+        with np.errstate(all="ignore"):
+            return np.asarray((_spread(letters, letters.left, a, wide) * _spread(letters, letters.right, b, wide)).astype(dtype.numpy))
     exact = _exact_integers(letters, a, b, dtype)
     compute = np.dtype(np.float64) if exact else wide
     left = _sum_out(letters.left, letters.right + letters.result, a.astype(compute, copy=False))
@@ -145,6 +148,13 @@ def _sum_out(part: str, others: str, x: Array) -> tuple[str, Array]:
     axes = tuple(i for i, letter in enumerate(part) if letter not in others)
     kept = "".join(letter for letter in part if letter in others)
     return (kept, x.sum(axis=axes, dtype=x.dtype)) if axes else (part, x)
+
+
+def _spread(letters: Letters, part: str, x: Array, dtype: np.dtype[Any]) -> Array:
+    """An operand with its axes in the order of the result, of size 1 where it has none."""
+    kept = [c for c in letters.result if c in part]
+    sizes = dict(zip(part, x.shape))
+    return x.astype(dtype, copy=False).transpose([part.index(c) for c in kept]).reshape([sizes.get(c, 1) for c in letters.result])
 
 
 def _arranged(operand: tuple[str, Array], batch: str, rows: Sequence[str], columns: Sequence[str]) -> Array:
