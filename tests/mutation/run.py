@@ -174,7 +174,7 @@ def _rows(records: Sequence[Record], faults: Sequence[Fault]) -> str:
 
 def _rounds() -> list[tuple[str, list[Fault]]]:
     faults = planted_faults()
-    names = ("first", "second")
+    names = ("first", "second", "third")
     return [(name, [fault for fault in faults if fault.round == i]) for i, name in enumerate(names, 1)]
 
 
