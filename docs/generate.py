@@ -80,9 +80,9 @@ def suite_rows() -> str:
 def planted_faults(name: str) -> str:
     """The `table` or the `summary` of tests/mutation."""
     sys.path.insert(0, str(DOCS.parent))
-    from tests.mutation import run
+    from tests.mutation import records
 
-    made: str = getattr(run, name)(run.read_records(run.FOUND))
+    made: str = getattr(records, name)(records.read_records(records.FOUND))
     return made
 
 
