@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from tilewright.ir.expr import Expr, const, maximum
 from tilewright.ir.simplify import simplify
 from tilewright.ir.traverse import evaluate_int, free_vars
+from tilewright.ir.typical import TYPICAL
 from tilewright.plan.steps import aligned
 from tilewright.runtime.constants import ALIGNMENT
 
 ROUNDS = 50  # attempts to place storages of constant size at most, fewer where there are many
 COMPARISONS = 400_000  # of two storages in all attempts together
-TYPICAL = 64  # stands for a size without upper bound when two symbolic sizes are compared
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Dense convolutions by Winograd's algorithm, where the target says that it is faster.
 
 Takes blocked float32 convolutions of constant weights, without stride and dilation; the weights are transformed here, once. Images of
-unknown size count as `TYPICAL` along such an axis. Rounding errors grow with the tile: tiles past `MOST_AMPLIFICATION` are not considered
+unknown size count as `IMAGE` along such an axis. Rounding errors grow with the tile: tiles past `MOST_AMPLIFICATION` are not considered
 (docs/numerics.md states the bound).
 """
 
@@ -17,11 +17,9 @@ from tilewright.graph.node import Function, GraphBuilder, Node, Value, rewrite_f
 from tilewright.graph.ops import BlockedConvolution, Constant, ConstantData, WinogradConvolution, WinogradWeights
 from tilewright.graph.ops.winograd_transforms import LONGEST, transforms
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr
-from tilewright.ir.traverse import evaluate_int, free_vars
+from tilewright.ir.typical import IMAGE, typical_dim
 
 MOST_AMPLIFICATION = 4096.0  # of rounding errors in the worst case, over those of a direct sum
-TYPICAL = 64
 WORTH = 0.9  # of the direct convolution's cost that Winograd's may be
 GROWTH = 0.02  # of the cost, for each time that transformed weights are larger: they take memory, and caches from what comes next
 
@@ -77,18 +75,12 @@ def dense_convolution(node: Node) -> DenseConvolution | None:
     ):
         return None
     space = node.types[0].shape[2:-1]
-    sizes = tuple(_typical(dim) for dim in space)
+    sizes = tuple(typical_dim(dim, IMAGE) for dim in space)
     if not w.is_static or any(size < 1 for size in sizes):
         return None
     images = int(x.shape[0].value) if x.shape[0].is_const else 1
     outputs, channels, *window = (int(dim.value) for dim in w.shape)
     return DenseConvolution(images, sizes, tuple(window), channels, outputs)
-
-
-def _typical(dim: Expr) -> int:
-    """A size, or what an unknown one counts as."""
-    sizes = {v: min(max(TYPICAL, v.attr.lo or 1), TYPICAL if v.attr.hi is None else v.attr.hi) for v in free_vars(dim)}
-    return evaluate_int(dim, sizes)
 
 
 def best_tile(convolution: DenseConvolution, cost: ConvolutionCost) -> tuple[int, ...] | None:

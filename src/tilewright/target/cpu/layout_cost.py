@@ -8,8 +8,8 @@ from math import prod
 from tilewright.graph.node import Node, Value
 from tilewright.graph.ops import Convolution
 from tilewright.ir import dtypes
+from tilewright.ir.typical import typical_dim
 from tilewright.machine.description import Machine, estimated_peaks
-from tilewright.target.cpu.rules.structure import extent_value
 
 # Multiply-adds that storing one vector of results across its lanes costs, where channels are the lanes of a plain result
 ACROSS = 12.0
@@ -30,12 +30,12 @@ class CpuLayoutCost:
         op = node.op
         assert isinstance(op, Convolution)
         x, w = (value.type for value in node.inputs)
-        out = [max(extent_value(dim), 1) for dim in node.types[0].shape]
+        out = [max(typical_dim(dim), 1) for dim in node.types[0].shape]
         lanes = self.machine.lanes(32)
-        outputs, depth, *window = (max(extent_value(dim), 1) for dim in w.shape)
+        outputs, depth, *window = (max(typical_dim(dim), 1) for dim in w.shape)
         peak = estimated_peaks(self.machine).f32
         arithmetic = 2.0 * prod(out) * depth * prod(window) / peak
-        moved = (prod(out) + prod(max(extent_value(dim), 1) for dim in x.shape)) * 4 / estimated_peaks(self.machine).l3
+        moved = (prod(out) + prod(max(typical_dim(dim), 1) for dim in x.shape)) * 4 / estimated_peaks(self.machine).l3
         if op.groups > 1:  # depthwise: as fast as memory in both, where rows fill vectors
             return max(moved, arithmetic * (1.0 if blocked else -(-out[-1] // lanes) * lanes / out[-1]))
         if blocked:
@@ -52,5 +52,5 @@ class CpuLayoutCost:
         return arithmetic * min(along_channels, ALONG_ROWS * -(-row // lanes) * lanes / row)
 
     def conversion(self, value: Value) -> float:
-        bytes_ = prod(max(extent_value(dim), 1) for dim in value.shape) * max(value.type.dtype.bits, 8) / 8
+        bytes_ = prod(max(typical_dim(dim), 1) for dim in value.shape) * max(value.type.dtype.bits, 8) / 8
         return 2.0 * bytes_ / estimated_peaks(self.machine).l3

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from tests.compiled_graphs import f32, function
-from tilewright.graph.ops import BlockedConvolution, Contract, Reduce
+from tilewright.graph.ops import BlockedConvolution, Contract, Reduce, WindowReduce
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const, size
-from tilewright.ir.traverse import evaluate_int
-from tilewright.kernel.nodes import For, Kernel, Prefetch, Stmt, children
+from tilewright.ir.traverse import evaluate_int, free_vars
+from tilewright.kernel.nodes import For, Kernel, Prefetch, Stmt, blocks, children, walk_stmts
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.targets import named_machine
 from tilewright.target.cpu.rules.choose import schedule_kernel
@@ -20,6 +20,9 @@ from tilewright.transform.fuse import fuse
 from tilewright.transform.lower_groups import lower_group
 
 N = size("N", 1)
+LAST = (size("image", 1) + 31) // 32  # a side of the image in the last layers of a network
+BORDER = (const(0), const(0), const(1), const(1), const(0))
+POOLING = WindowReduce("max", (1, 1, 3, 3, 1), (1,) * 5, (1,) * 5, BORDER, BORDER)
 
 
 def kernel_of(types, body) -> Kernel:  # type: ignore[no-untyped-def]
@@ -59,6 +62,32 @@ def test_few_images_do_not_read_their_weights_again_for_each_row(images: Expr | 
     space = Space()
     schedule_kernel(kernel_of(types, lambda g, x, w: [g.one(op, x, w)]), frozenset({1}), named_machine("emeraldrapids"), space=space)
     assert {decision.options[decision.taken] for decision in space.decisions if decision.name.endswith("row_blocks")} == {1}
+
+
+@pytest.mark.parametrize("machine", ["emeraldrapids", "x86-64-v3"])
+@pytest.mark.parametrize("window", [1, 3])
+def test_tiles_of_layers_of_few_pixels_lie_along_their_columns(window: int, machine: str) -> None:
+    """With 64 pixels in mind, of which 2 are left, the rows of a tile were images of the batch: of one image all others were in vain."""
+    border = (const(window // 2),) * 2
+    lanes = named_machine(machine).lanes(32)
+    op = BlockedConvolution((1, 1), (1, 1), border, border, False, lanes)
+    types = [f32(N, 256 // lanes, LAST, LAST, lanes), f32(512, 256, window, window)]
+    space = Space()
+    schedule = schedule_kernel(kernel_of(types, lambda g, x, w: [g.one(op, x, w)]), frozenset({1}), named_machine(machine), space=space)
+    (rows, _) = next(decision.options[decision.taken] for decision in space.decisions if decision.name.endswith(".tile"))
+    (product,) = (block for block in blocks(schedule.kernel.body) if block.name == "blocked_convolution")
+    own = {s.var for s in walk_stmts(schedule.kernel.body) if isinstance(s, For) and s.kind == "unrolled" and s.extent is const(rows)}
+    image, _, _, column, *_ = product.bindings
+    assert rows >= 4
+    assert not own.isdisjoint(free_vars(column))
+    assert own.isdisjoint(free_vars(image))
+
+
+def test_points_of_a_pooling_lie_along_columns() -> None:
+    space = Space()
+    kernel = kernel_of([f32(N, 4, LAST, LAST, 16)], lambda g, x: [g.one(POOLING, x)])
+    schedule_kernel(kernel, frozenset(), named_machine("emeraldrapids"), space=space)
+    assert space.point()["points side by side"] >= 4
 
 
 @pytest.mark.parametrize(("length", "vectors"), [(N, 2), (512, 8), (size("L", 0, 100), 2), (17, 1)])

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from tilewright.ir.expr import Expr
 from tilewright.ir.simplify import simplify
 from tilewright.ir.traverse import substitute
+from tilewright.ir.typical import typical_dim
 from tilewright.kernel.nodes import Buffer
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
@@ -93,4 +94,4 @@ def traffic(rows: int, panels: int, panel_count: int, blocks: int, machine: Mach
 
 def byte_count(buffer: Buffer, sizes: Mapping[Expr, Expr] | None = None) -> int:
     """Bytes of a buffer, typical ones where sizes are symbolic that have no value in `sizes`."""
-    return math.prod(extent_value(simplify(substitute(dim, sizes or {}))) for dim in buffer.shape) * buffer.dtype.bytes
+    return math.prod(typical_dim(simplify(substitute(dim, sizes or {}))) for dim in buffer.shape) * buffer.dtype.bytes

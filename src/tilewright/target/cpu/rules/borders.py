@@ -16,6 +16,7 @@ from tilewright.ir.affine import affine_in
 from tilewright.ir.expr import Expr
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import evaluate_int, variables_in
+from tilewright.ir.typical import typical_dim
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.regions import conjuncts
 from tilewright.kernel.schedule.schedule import Schedule
@@ -23,7 +24,7 @@ from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
 from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.registers import ProductShape, beginning
-from tilewright.target.cpu.rules.structure import Product, block_of, extent_value, is_injective, reductions, spatial
+from tilewright.target.cpu.rules.structure import Product, block_of, is_injective, reductions, spatial
 
 MOST_COPIES = 300  # multiply-adds and stores of a tile with its taps unrolled, so that copies of it for borders stay small
 MOST_POINTS = 1 << 16  # of a condition's axes, up to which it is counted where it holds
@@ -97,9 +98,9 @@ def border_of(padding: Padding, row: BlockIter | None, name: str, machine: Machi
     slide = _slide(padding, row)
     if slide is None:
         return None
-    steps = prod(max(extent_value(it.extent), 1) for it in padding.block.iters)
+    steps = prod(max(typical_dim(it.extent), 1) for it in padding.block.iters)
     cycles = steps / (machine.lanes(padding.copy.dtype.bits) * machine.fma_units)
-    bytes_ = prod(max(extent_value(dim), 1) for dim in padding.copy.attr.shape) * padding.copy.dtype.bytes
+    bytes_ = prod(max(typical_dim(dim), 1) for dim in padding.copy.attr.shape) * padding.copy.dtype.bytes
     copy = 2.0 * bytes_ / estimated_peaks(machine).l2 * ASSUMED_CLOCK_GHZ
     inside = _share_inside(padding)
     why = "cycles: copying the image with its padding first, or leaving out the steps on padding"
@@ -164,7 +165,7 @@ def _share_inside(padding: Padding) -> float:
     share = 1.0
     for axes, tests in groups.items():
         own = [it.var for it in axes]
-        extents = [extent_value(it.extent) for it in axes]
+        extents = [typical_dim(it.extent) for it in axes]
         known = all(it.extent.is_const for it in axes) and all(v in own for test in tests for v in variables_in(test))
         if known and 0 < prod(extents) <= MOST_POINTS:
             points = [dict(zip(own, at, strict=True)) for at in itertools.product(*map(range, extents))]

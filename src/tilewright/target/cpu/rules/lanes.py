@@ -15,6 +15,7 @@ from tilewright.ir.affine import affine_in
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import depends_on, substitute, walk
+from tilewright.ir.typical import several_dims, typical_dim
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
@@ -23,9 +24,10 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.elementwise import parallelise
 from tilewright.target.cpu.rules.packing import pack_operand
 from tilewright.target.cpu.rules.structure import (
+    MOST_VERSIONS,
     as_product,
     block_of,
-    extent_value,
+    geometric_mean,
     is_injective,
     is_reduction,
     reductions,
@@ -105,11 +107,11 @@ def _along_memory(block: Block, lanes: int) -> bool:
     """Whether lanes along the last reduced axis take fewer steps than lanes along the last output axis."""
     last, inner = spatial(block)[-1], reductions(block)[-1]
     moving = [load for load in value_loads(block) if stride(load, inner.var) == 1]
-    if not moving or extent_value(inner.extent) < SHORT:
+    if not moving or typical_dim(inner.extent) < SHORT:
         return False
     apart = max(stride(load, last.var) or lanes for load in moving)
-    taps = max(extent_value(inner.extent), 1)
-    side_by_side = taps * min(max(apart, 1), lanes) / min(max(extent_value(last.extent), 1), lanes)
+    taps = max(typical_dim(inner.extent), 1)
+    side_by_side = taps * min(max(apart, 1), lanes) / min(max(typical_dim(last.extent), 1), lanes)
     return -(-taps // lanes) + HORIZONTAL < side_by_side
 
 
@@ -187,10 +189,10 @@ def _in_parallel(s: Schedule, outer: list[str], chunk: str, at: str, machine: Ma
         return parallelise(s, outer or [at])
     tasks, tiles = 1, s.nest.loop(chunk).stmt.extent
     for loop in outer:
-        tasks *= max(extent_value(s.nest.loop(loop).stmt.extent), 1)
+        tasks *= max(typical_dim(s.nest.loop(loop).stmt.extent), 1)
     wanted = TASKS * machine.cores
-    if tasks < wanted and extent_value(tiles) > 1:
-        s, (stretch, _) = s.split(chunk, max(1, extent_value(tiles) * tasks // wanted))
+    if tasks < wanted and typical_dim(tiles) > 1:
+        s, (stretch, _) = s.split(chunk, max(1, typical_dim(tiles) * tasks // wanted))
         outer = [*outer, stretch]
     return parallelise(s, outer) if outer else s
 
@@ -249,7 +251,7 @@ def _unrolled_steps(block: Block) -> int:
     """Steps of the reduction that are unrolled in a tile: those along its axes."""
     steps = 1
     for slide in slides(block):
-        taps = extent_value(slide.tap.extent)
+        taps = typical_dim(slide.tap.extent)
         steps *= taps if slide.point in spatial(block)[-2:] and taps <= LONG else 1
     return steps
 
@@ -257,17 +259,17 @@ def _unrolled_steps(block: Block) -> int:
 def points_side_by_side(block: Block, machine: Machine, width: int, channels: int, space: Space) -> int:
     """How many points of the axis before the last one to compute side by side, of so many channels each."""
     axes = spatial(block)
-    if len(axes) < 2 or width < 2 or extent_value(axes[-2].extent) < 2:
+    if len(axes) < 2 or width < 2 or typical_dim(axes[-2].extent) < 2:
         return 1
     whole = axes[-1].extent.is_const and int(axes[-1].extent.value) == width
     along = [slide for slide in slides(block) if slide.point is axes[-2]]
     if not whole and not along:
         return 1
-    extent = extent_value(axes[-2].extent)
-    taps = extent_value(along[0].tap.extent) if along else 1
+    extents = several_dims(axes[-2].extent) or (typical_dim(axes[-2].extent),)
+    taps = typical_dim(along[0].tap.extent) if along else 1
     rows = 1
     for it in reductions(block):
-        rows *= max(extent_value(it.extent), 1)
+        rows *= max(typical_dim(it.extent), 1)
     rows //= max(taps, 1)
 
     def inputs(points: int) -> int:
@@ -281,11 +283,14 @@ def points_side_by_side(block: Block, machine: Machine, width: int, channels: in
         arithmetic = max(rows * taps * points * channels / machine.fma_units, rows * taps * machine.fma_latency / 4)
         return TILE + max(arithmetic, rows * (inputs(points) + taps * channels) / 2)
 
-    def cost(points: int) -> float:
+    def each(points: int, extent: int) -> float:
         full, rest = divmod(extent, points)
         return (full * cycles(points) + (cycles(rest) if rest else 0.0)) / extent
 
-    most = min(extent, MOST_POINTS, MOST_STEPS // (_unrolled_steps(block) * channels))
+    def cost(points: int) -> float:
+        return each(points, extents[0]) if len(extents) == 1 else geometric_mean(each(points, extent) for extent in extents)
+
+    most = min(max(extents), MOST_POINTS if len(extents) == 1 else MOST_VERSIONS, MOST_STEPS // (_unrolled_steps(block) * channels))
     fitting = [n for n in range(1, most + 1) if n * channels + inputs(n) + 1 <= machine.vector_registers]
     why = "cycles for each point: arithmetic or loads, whichever take longer, and those of the tile itself"
     return space.choose("points side by side", fitting or [1], cost, why)
@@ -294,11 +299,11 @@ def points_side_by_side(block: Block, machine: Machine, width: int, channels: in
 def _columns(block: Block, machine: Machine, width: int, space: Space) -> int:
     """How many neighbouring vectors of the last axis to reduce side by side, where rows are longer than a vector: the sums of one do not
     wait for those of the others, and more of a row is read before the next one, somewhere else in memory."""
-    extent = extent_value(spatial(block)[-1].extent)
+    extent = typical_dim(spatial(block)[-1].extent)
     vectors = max(-(-extent // width), 1)
     outer = 1
     for it in spatial(block)[:-1]:
-        outer *= max(extent_value(it.extent), 1)
+        outer *= max(typical_dim(it.extent), 1)
 
     def cost(columns: int) -> float:
         tiles = -(-vectors // columns)

@@ -25,6 +25,7 @@ from math import prod
 
 from tilewright.ir.scalar_ops import POLYNOMIALS, Op
 from tilewright.ir.traverse import walk
+from tilewright.ir.typical import typical_dim
 from tilewright.kernel.nodes import Block, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
@@ -37,7 +38,6 @@ from tilewright.target.cpu.rules.registers import ProductShape, block_cost
 from tilewright.target.cpu.rules.structure import (
     as_product,
     block_of,
-    extent_value,
     is_injective,
     is_reduction,
     reductions,
@@ -115,8 +115,8 @@ def schedule_pair(s: Schedule, constants: frozenset[str], machine: Machine, spac
 def _choose_tile(s: Schedule, core: str, machine: Machine, space: Space) -> tuple[int, int]:
     """The register tile of a dense convolution: columns, and blocks of channels."""
     block = block_of(s, core)
-    width, blocks = (extent_value(spatial(block)[axis].extent) for axis in (COLUMN, BLOCK))
-    depth = prod(extent_value(it.extent) for it in reductions(block))
+    width, blocks = (typical_dim(spatial(block)[axis].extent) for axis in (COLUMN, BLOCK))
+    depth = prod(typical_dim(it.extent) for it in reductions(block))
     why = "time of a multiply-add over that at the peak: ragged ends, latency, loads, panels from afar, what each tile begins and ends with"
     options = dense_tiles(machine, width, blocks)
     return space.choose(f"{core}.tile", options, lambda tile: block_cost(machine, ProductShape(width, blocks, depth), tile), why)
@@ -139,17 +139,17 @@ def _stage(s: Schedule, part: Part) -> Stage:
     for it in reductions(block):
         slide = next((slide for slide in slides(block) if slide.tap is it and slide.point in spatial(block)[ROW : COLUMN + 1]), None)
         if slide is None:
-            depth *= extent_value(it.extent)
+            depth *= typical_dim(it.extent)
         else:
-            window.append(extent_value(it.extent))
+            window.append(typical_dim(it.extent))
             strides.append(slide.stride)
     body = block_of(s, part.finish).body
     calls = [e for e in walk(body.value) if e.args and e.op is not Op.LOAD and not e.dtype.is_integer] if isinstance(body, Store) else []
     operations = sum(EXPENSIVE_OPERATIONS if e.op is Op.CALL and e.attr in POLYNOMIALS else 1 for e in calls)
     return Stage(
         int(images.value) if images.is_const else 1,
-        extent_value(blocks),
-        tuple(extent_value(dim) for dim in space),
+        typical_dim(blocks),
+        tuple(typical_dim(dim) for dim in space),
         depth,
         tuple(window) or (1, 1),
         tuple(strides) or (1, 1),
@@ -164,7 +164,7 @@ def _packed(s: Schedule, name: str, constants: frozenset[str]) -> Schedule:
     lane = spatial(block)[LANE]
     for load in value_loads(block):
         if load.attr.name in constants and uses(load, lane.var):
-            return pack_operand(s, name, load, load.attr.name, lane, extent_value(lane.extent))
+            return pack_operand(s, name, load, load.attr.name, lane, typical_dim(lane.extent))
     return s
 
 
@@ -185,7 +185,7 @@ def _tiled(s: Schedule, part: Part, column: str, blocks: str, lane: str, columns
 def _in_lanes(s: Schedule, part: Part, column: str, lane: str, machine: Machine, space: Space) -> Schedule:
     """A depthwise convolution with one result for each lane, several columns side by side."""
     block = block_of(s, part.core)
-    points = points_side_by_side(block, machine, extent_value(spatial(block)[LANE].extent), 1, space)
+    points = points_side_by_side(block, machine, typical_dim(spatial(block)[LANE].extent), 1, space)
     s, (chunk, own) = s.split(column, points)
     s, made = s.compute_at(part.core, chunk)
     taps = list(made[LANE + 1 :])
@@ -201,4 +201,4 @@ def _in_lanes(s: Schedule, part: Part, column: str, lane: str, machine: Machine,
 def _short(s: Schedule, block: Block, taps: Sequence[str]) -> list[str]:
     """The taps to unroll: those along a row."""
     near = {slide.tap for slide in slides(block) if slide.point is spatial(block)[COLUMN]}
-    return [loop for it, loop in zip(reductions(block), taps, strict=True) if it in near and extent_value(it.extent) <= LONG]
+    return [loop for it, loop in zip(reductions(block), taps, strict=True) if it in near and typical_dim(it.extent) <= LONG]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Expr
+from tilewright.ir.typical import several_dims, typical_dim
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.target.cpu.rules.borders import Border, Padding, border_of, fits, tile_cost
 from tilewright.target.cpu.rules.narrow_weights import OnTile
-from tilewright.target.cpu.rules.registers import TYPICAL_DEPTH, ProductShape, block_cost, register_block, register_blocks
-from tilewright.target.cpu.rules.structure import Product, extent_value, reductions, spatial, stride, uses, value_loads
+from tilewright.target.cpu.rules.registers import TYPICAL_DEPTH, ProductShape, block_cost, register_block, register_blocks, versions_cost
+from tilewright.target.cpu.rules.structure import MOST_VERSIONS, Product, geometric_mean, reductions, spatial, stride, uses, value_loads
 
 REPACK = 24.0  # vector multiply-adds that packing one vector of a panel while running costs
 GATHER = 128.0  # the same where nothing of the panel lies in order, so that its elements are loaded one by one
@@ -50,7 +51,7 @@ class Tile:
 @dataclass(frozen=True, slots=True)
 class Axes:
     """Which operand of a product is the panel, the axis of the vectors, the one that several vectors are along, and the one of the rows.
-    `shape`: with typical extents where they are symbolic."""
+    `shape`: with typical extents where they are symbolic. `counts`: of rows, several to choose for where they are a side of images."""
 
     panel: Expr
     vector: BlockIter
@@ -58,6 +59,7 @@ class Axes:
     row: BlockIter | None
     lanes: int
     shape: ProductShape
+    counts: tuple[int, ...] = ()
 
 
 def choose_tile(
@@ -72,7 +74,7 @@ def choose_tile(
     assert isinstance(block.body, Store)
     lanes = machine.lanes(block.body.buffer.dtype.bits)
     found: dict[tuple[str, str], Axes] = {}
-    last = next((it for it in reversed(spatial(block)) if extent_value(it.extent, 2) != 1), None)
+    last = next((it for it in reversed(spatial(block)) if typical_dim(it.extent, 2) != 1), None)
     for panel, own, streamed, other in (
         (product.right, own_right, product.left, own_left),
         (product.left, own_left, product.right, own_right),
@@ -93,7 +95,7 @@ def choose_tile(
     if padding is not None and padding.copy is broadcast:
         border = border_of(padding, axes.row, block.name, machine, space)
     rows, vectors = _choose_block(block, axes, axes.panel.attr.name not in constants, border, machine, space)
-    width = max(extent_value(axes.vector.extent, 1 << 12), 1)
+    width = max(typical_dim(axes.vector.extent, 1 << 12), 1)
     wide = min(lanes, width) if axes.beyond is not None else lanes
     row = axes.row if rows > 1 or (border is not None and border.taps is not None) else None
     rows_of = broadcast if border is None else border.padding.read
@@ -105,9 +107,12 @@ def _choose_block(block: Block, axes: Axes, in_place: bool, border: Border | Non
 
     def cost(tile: tuple[int, int]) -> float:
         masked = in_place and axes.beyond is None and is_ragged(axes.panel, axes.vector, tile[1] * axes.lanes)
+        if axes.counts:  # the last tile has a version for each number of rows (kernel/lower/row_tails.py)
+            each = [versions_cost(machine, replace(axes.shape, rows=rows), tile) for rows in axes.counts]
+            return geometric_mean(each) * (1 + MASKED * masked)
         return block_cost(machine, axes.shape, tile) * (1 + MASKED * masked)
 
-    blocks = register_blocks(machine, axes.shape.rows, axes.shape.vectors)
+    blocks = register_blocks(machine, min(max(axes.counts), MOST_VERSIONS) if axes.counts else axes.shape.rows, axes.shape.vectors)
     why = "time of a multiply-add over that at the peak: ragged ends, latency, loads, panels from afar, what each tile begins and ends with"
     if border is None or border.taps is None:
         return space.choose(f"{block.name}.tile", blocks, cost, why)
@@ -117,7 +122,7 @@ def _choose_block(block: Block, axes: Axes, in_place: bool, border: Border | Non
 
 def _depth(block: Block) -> int:
     """Steps of a reduction, typical ones as far as they are symbolic."""
-    return math.prod(max(extent_value(it.extent, TYPICAL_DEPTH), 1) for it in reductions(block))
+    return math.prod(max(typical_dim(it.extent, TYPICAL_DEPTH), 1) for it in reductions(block))
 
 
 def _expected(it: BlockIter, streamed: Expr) -> int:
@@ -125,21 +130,21 @@ def _expected(it: BlockIter, streamed: Expr) -> int:
     may be 1, and most likely is where it is the operand's outermost axis: a batch."""
     if it.extent.is_const:
         return min(int(it.extent.value), LONG)
-    return min(extent_value(it.extent), LONG // 8 if uses(streamed.args[0], it.var) else LONG // 2)
+    return min(typical_dim(it.extent), LONG // 8 if uses(streamed.args[0], it.var) else LONG // 2)
 
 
 def _axes(block: Block, panel: Expr, vector: BlockIter, row: BlockIter | None, lanes: int) -> Axes:
-    width = max(extent_value(vector.extent, 1 << 12), 1)
-    height = 1 if row is None else max(extent_value(row.extent, 1 << 12), 1)
+    width = max(typical_dim(vector.extent, 1 << 12), 1)
+    height = 1 if row is None else max(typical_dim(row.extent, 1 << 12), 1)
     count = -(-width // lanes)
     beyond = None
     if count == 1 and vector.extent.is_const:
-        others = [it for it in spatial(block) if it is not vector and it is not row and uses(panel, it.var) and extent_value(it.extent) > 1]
-        beyond = max(others, key=lambda it: extent_value(it.extent)) if others and _is_part(panel, vector) else None
-    count = count if beyond is None else extent_value(beyond.extent, 1 << 10)
+        others = [it for it in spatial(block) if it is not vector and it is not row and uses(panel, it.var) and typical_dim(it.extent) > 1]
+        beyond = max(others, key=lambda it: typical_dim(it.extent)) if others and _is_part(panel, vector) else None
+    count = count if beyond is None else typical_dim(beyond.extent, 1 << 10)
     turned, any_rows = vector is not spatial(block)[-1], row is not None and not row.extent.is_const
     shape = ProductShape(height, count, _depth(block), turned, any_rows)
-    return Axes(panel, vector, beyond, row, lanes, shape)
+    return Axes(panel, vector, beyond, row, lanes, shape, several_dims(row.extent) if row is not None else ())
 
 
 def _cost(block: Block, axes: Axes, constants: frozenset[str], machine: Machine) -> float:
@@ -147,8 +152,9 @@ def _cost(block: Block, axes: Axes, constants: frozenset[str], machine: Machine)
     are not read in order (gathered once per step and row tile) and results that are not stored in order (once per reduction)."""
     shape = axes.shape
     rows, vectors = register_block(machine, shape)
-    width = max(extent_value(axes.vector.extent, 1 << 12), 1)
-    padded = -(-shape.vectors // vectors) * vectors * axes.lanes * (-(-shape.rows // rows)) * rows
+    width = max(typical_dim(axes.vector.extent, 1 << 12), 1)
+    height = shape.rows if axes.counts else -(-shape.rows // rows) * rows
+    padded = -(-shape.vectors // vectors) * vectors * axes.lanes * height
     cost = padded / (width * shape.rows * (1 if axes.beyond is None else shape.vectors))
     if axes.panel.attr.name not in constants:
         cost += _reading_cost(block, axes, constants, machine)
@@ -160,9 +166,9 @@ def _cost(block: Block, axes: Axes, constants: frozenset[str], machine: Machine)
 def _reading_cost(block: Block, axes: Axes, constants: frozenset[str], machine: Machine) -> float:
     """What reading a panel that is no constant adds to a multiply-add: packing it while running, or waiting for it where it lies, if the
     other operand is a constant, which could be the panel instead."""
-    steps = {it: stride(axes.panel, it.var) for it in block.iters if extent_value(it.extent) > 1}
+    steps = {it: stride(axes.panel, it.var) for it in block.iters if typical_dim(it.extent) > 1}
     if stride(axes.panel, axes.vector.var) != 1:
-        turned = any(step == 1 and extent_value(it.extent) >= axes.lanes for it, step in steps.items())
+        turned = any(step == 1 and typical_dim(it.extent) >= axes.lanes for it, step in steps.items())
         return (REPACK if turned else GATHER) / axes.shape.rows
     apart = [(steps[it] or 0) * axes.panel.dtype.bytes for it in reductions(block) if it in steps]
     if all(load is axes.panel or load.attr.name not in constants for load in value_loads(block)):
@@ -184,7 +190,7 @@ def stays_near(block: Block, panel: Expr, width: int, machine: Machine) -> bool:
     """Whether a panel of so many elements for each step stays in the first cache where it lies, from its first use to its last."""
     line = machine.l1d.line
     reduced = [it for it in reductions(block) if uses(panel, it.var)]
-    depth = math.prod(max(extent_value(it.extent, TYPICAL_DEPTH), 1) for it in reduced)
+    depth = math.prod(max(typical_dim(it.extent, TYPICAL_DEPTH), 1) for it in reduced)
     steps = [stride(panel, it.var) for it in reduced]
     pages = depth * min(1.0, max((PAGE if step is None else abs(step) * panel.dtype.bytes for step in steps), default=0) / PAGE)
     lines = depth * -(-width * panel.dtype.bytes // line)

@@ -79,6 +79,14 @@ def block_cost(machine: Machine, shape: ProductShape, block: tuple[int, int]) ->
     return cycles * machine.fma_units / (max(shape.depth, 1) * shape.rows * shape.vectors)
 
 
+def versions_cost(machine: Machine, shape: ProductShape, block: tuple[int, int]) -> float:
+    """The same where the last tile of rows has a version for each number of rows."""
+    rows, vectors = block
+    full, rest = divmod(shape.rows, rows)
+    cycles = full * tile_cycles(machine, shape, rows, vectors) + (tile_cycles(machine, shape, rest, vectors) if rest else 0.0)
+    return cycles * -(-shape.vectors // vectors) * machine.fma_units / (max(shape.depth, 1) * shape.rows * shape.vectors)
+
+
 def register_block(machine: Machine, shape: ProductShape) -> tuple[int, int]:
     """The block with the least cost; of nearly equal ones the one with fewer vectors."""
     best, best_cost = (1, 1), float("inf")

@@ -13,6 +13,7 @@ from tilewright.ir.traverse import free_vars, variables_in, walk
 from tilewright.kernel.nodes import Block, BlockIter, Store, loads
 from tilewright.kernel.schedule.schedule import Schedule
 
+MOST_VERSIONS = 8  # of a tile, one for each number of rows that are left: code, and the time to compile it, grow with the square of that
 FEW = (1, 2, 4, 8)  # times the least: values of a size that a schedule for all is chosen for
 
 

@@ -21,6 +21,7 @@ from tilewright.ir.expr import Expr, const
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplify
 from tilewright.ir.traverse import free_vars, substitute, walk
+from tilewright.ir.typical import typical_dim
 from tilewright.kernel.nodes import Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
@@ -57,8 +58,8 @@ def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, 
         return None
     packed = found.weights.attr.name in constants
     block = block_of(s, found.product)
-    *points, parts, _, lane = (extent_value(it.extent, 64) for it in spatial(block))
-    depth = prod(extent_value(it.extent) for it in block.iters if it.kind == "reduction")
+    *points, parts, _, lane = (typical_dim(it.extent, 64) for it in spatial(block))
+    depth = prod(typical_dim(it.extent) for it in block.iters if it.kind == "reduction")
     images, *image, _ = (it.extent for it in spatial(block_of(s, found.output)))
     work = Work(tuple(points), _tiles(spatial(block)[-2].extent, images), depth, parts, lane)
     known = all(dim.is_const for dim in image)
@@ -92,7 +93,7 @@ def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, 
 def _tiles(count: Expr, images: Expr) -> int:
     """Tiles to choose for: those of the fewest images that there may be, since what a group of tiles has too many is computed in vain."""
     fewest = {v: const(max(v.attr.lo or 1, 1)) for v in free_vars(images)}
-    return max(extent_value(simplify(substitute(count, fewest)), 64), 1)
+    return max(typical_dim(simplify(substitute(count, fewest)), 64), 1)
 
 
 def find_blocks(s: Schedule) -> Blocks | None:
