@@ -1,6 +1,6 @@
 """A plugin of pytest that notes what has been run, so that a run goes on after the test that ended it, even by taking the process with it.
 
-    TILEWRIGHT_JOURNAL=FILE pytest -p tests.mutation.journal ...
+    JOURNAL_OF_TESTS=FILE pytest -p tests.mutation.journal ...
 
 Each line of the file is `start`, `failed` or `done` and the name of a test, or `failed` and the name of a file that cannot be collected.
 Tests that are in it as failed or done are not run again. One that takes too much processor time ends the process.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-VARIABLE = "TILEWRIGHT_JOURNAL"
+VARIABLE = "JOURNAL_OF_TESTS"
 ONE_TEST = 900.0  # seconds of processor time for a test
 
 

@@ -28,11 +28,11 @@ from tests.mutation.together import FIRST_SEED, LEFT_OUT, nearness
 CONTROL = Fault("00-none", "No fault.", "", ())
 
 
-def look_by_suite(fault: Fault, product: Product, limit: float, first: str = "") -> Record:
-    """The first test that fails: of the file `first`, of those next to the fault, then of all others."""
+def look_by_suite(fault: Fault, product: Product, limit: float, first: Sequence[Path] = ()) -> Record:
+    """The first test that fails: of the files `first`, of those next to the fault, then of all others."""
     found = (path.relative_to(product.root / "tests") for path in (product.root / "tests").rglob("test_*.py"))
     tests = sorted((test for test in found if test.parts[0] not in LEFT_OUT), key=lambda test: (nearness(test, fault.path), test))
-    chosen = [test for test in tests if first and test == Path(first).relative_to("tests")]
+    chosen = [test for test in first if test in tests]
     tests = [test for test in tests if test not in chosen]
     near = [test for test in tests if nearness(test, fault.path)[:2] < (True, 0)]
     before = product.used
@@ -72,7 +72,7 @@ def look_by_fuzzing(fault: Fault, product: Product, seconds: float) -> Record:
     return Record(fault.name, "fuzz", None, product.used - before, cases)
 
 
-def look(fault: Fault, suite: bool, fuzz: float, limit: float, first: str = "") -> Iterator[Record]:
+def look(fault: Fault, suite: bool, fuzz: float, limit: float, first: Sequence[Path] = ()) -> Iterator[Record]:
     """All that was asked for, of one fault. Raises RuntimeError where the compiler with it does not even compile a simple model."""
     with copied() as product:
         product.plant([fault])
@@ -85,12 +85,12 @@ def look(fault: Fault, suite: bool, fuzz: float, limit: float, first: str = "") 
             yield look_by_fuzzing(fault, product, fuzz)
 
 
-def look_together(faults: Sequence[Fault], suite: bool, fuzz: float, limit: float, most: int) -> Iterator[Record]:
+def look_together(faults: Sequence[Fault], suite: bool, fuzz: float, limit: float, first: Sequence[Path], most: int) -> Iterator[Record]:
     """All that was asked for, of faults in groups. What the suite has not found goes to the fuzzer, all of it at once."""
     left = [*faults]
     for group in together.groups(faults, most) if suite else []:
         with copied() as product:
-            for record in together.look_by_suite(product, group, limit):
+            for record in together.look_by_suite(product, group, limit, first):
                 left = [fault for fault in left if record.found is None or fault.name != record.fault]
                 yield record
     if fuzz and left:
@@ -105,17 +105,18 @@ def main() -> None:
     )
     parser.add_argument("--suite", action="store_true", help="run the tests")
     parser.add_argument("--together", type=int, nargs="?", const=25, default=0, metavar="N", help="plant up to N faults in one copy")
-    parser.add_argument("--first", default="", metavar="TEST.py", help="begin with this file of tests")
+    parser.add_argument("--first", action="append", default=[], metavar="TEST.py", help="begin with this file of tests (repeatable)")
     parser.add_argument("--limit", type=float, default=7200.0, metavar="SECONDS", help="for the tests, of each fault or group")
     parser.add_argument("--fuzz", type=float, default=0.0, metavar="SECONDS", help="fuzz for so long")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="where records are added")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore interrupts, which tests send
     chosen = [fault for fault in (CONTROL, *planted_faults()) if not options.only or any(_covers(only, fault) for only in options.only)]
+    first = [Path(name).relative_to("tests") for name in options.first]
     if options.together:
-        found = look_together(chosen, options.suite, options.fuzz, options.limit, options.together)
+        found = look_together(chosen, options.suite, options.fuzz, options.limit, first, options.together)
     else:
-        found = (record for fault in chosen for record in look(fault, options.suite, options.fuzz, options.limit, options.first))
+        found = (record for fault in chosen for record in look(fault, options.suite, options.fuzz, options.limit, first))
     for record in found:
         print(f"{record.fault}: {record.by}: {said(record)}", flush=True)
         if options.out is not None:

@@ -55,9 +55,10 @@ def nearness_of(test: str, fault: Fault) -> tuple[bool, int, bool, int]:
     return nearness(Path(test.partition("::")[0]).relative_to("tests"), fault.path)
 
 
-def in_order(tests: Sequence[Path], faults: Sequence[Fault]) -> list[Path]:
-    """Tests, the nearest to one of the faults first and late ones last."""
-    return sorted(tests, key=lambda test: (test.parts[0] in LATE, min(nearness(test, fault.path) for fault in faults), test))
+def in_order(tests: Sequence[Path], faults: Sequence[Fault], first: Sequence[Path] = ()) -> list[Path]:
+    """Tests: those of `first`, then the nearest to one of the faults, late ones last."""
+    near = sorted(tests, key=lambda test: (test.parts[0] in LATE, min(nearness(test, fault.path) for fault in faults), test))
+    return [*(test for test in first if test in near), *(test for test in near if test not in first)]
 
 
 def culprits(faults: Sequence[Fault], fails: Fails) -> list[Fault]:
@@ -84,8 +85,8 @@ def _single(faults: Sequence[Fault], fails: Fails) -> Fault | None:
     return faults[0] if seen or fails(faults) else None
 
 
-def look_by_suite(product: Product, faults: Sequence[Fault], limit: float) -> Iterator[Record]:
-    """What the suite says of faults that are planted together. limit: seconds of processor time."""
+def look_by_suite(product: Product, faults: Sequence[Fault], limit: float, first: Sequence[Path] = ()) -> Iterator[Record]:
+    """What the suite says of faults that are planted together. limit: seconds of processor time; first: files of tests to begin with."""
     active = [*faults]
     product.plant(active)
     if not product.compiles()[0]:
@@ -94,11 +95,11 @@ def look_by_suite(product: Product, faults: Sequence[Fault], limit: float) -> It
             yield Record(fault.name, "suite", "a simple model", product.used)
     journal = product.root.parent / "journal"
     tests = (path.relative_to(product.root / "tests") for path in (product.root / "tests").rglob("test_*.py"))
-    order = in_order([test for test in tests if test.parts[0] not in LEFT_OUT], faults)
+    order = in_order([test for test in tests if test.parts[0] not in LEFT_OUT], faults, first)
     skipped: list[str] = []
     while active and product.used < limit:
         product.plant(active)
-        given = [str(Path("tests") / test) for test in order if str(Path("tests") / test) not in skipped]
+        given = [str(Path("tests") / test) for test in order]
         code, output = product.run([*OPTIONS, "-x", *given], limit - product.used, {VARIABLE: str(journal)})
         test = _ended_by(journal, skipped)
         if code is None and product.used >= limit:
@@ -109,6 +110,11 @@ def look_by_suite(product: Product, faults: Sequence[Fault], limit: float) -> It
             break
         skipped.append(test)
         note(journal, "failed", test)
+        file = Path(test.partition("::")[0]).relative_to("tests")
+        if "::" in test:
+            order = order[order.index(file) :]  # tests run in this order: those of files before it are done
+        else:
+            order.remove(file)
         if _fails(product, test, []):
             print(f"{test} fails without any fault", flush=True)
             continue
@@ -118,7 +124,7 @@ def look_by_suite(product: Product, faults: Sequence[Fault], limit: float) -> It
             active.remove(fault)
             yield Record(fault.name, "suite", test.removeprefix("tests/"), product.used)
         if not found:
-            print(f"{test} fails with several faults only", flush=True)
+            print(f"{test} fails with several faults only:\n{output[-1500:]}", flush=True)
     for fault in active:
         yield Record(fault.name, "suite", None, product.used, complete=product.used < limit)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
-from tests.compiled_graphs import compile_graph, f32, function, module
+from tests.compiled_graphs import boolean, compile_graph, f32, function, module
 from tilewright.graph.in_place import cut_axis, is_joined_in_place
 from tilewright.graph.interpreter import interpret
-from tilewright.graph.ops import Binary, Concat, Reduce, Reshape, Slice, Transpose, Unary, constant
+from tilewright.graph.ops import Binary, Concat, If, Loop, Reduce, Reshape, Slice, Transpose, Unary, constant
 from tilewright.ir.expr import const, size
 from tilewright.ir.types import as_shape
 from tilewright.plan.steps import Copy, Launch, walk_steps
@@ -25,7 +27,20 @@ def run(types, body, arrays):
     got = list(exe.run({f"x{i}": a for i, a in enumerate(arrays)}).values())
     for a, b in zip(got, interpret(m.main, arrays), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert_inside(compiled.plan)
     return compiled.plan
+
+
+def assert_inside(plan):
+    """No step of constant size reads or stores past the end of the region that it is given."""
+    ends = {("input", i): t.bytes for i, t in enumerate(plan.inputs)} | {("output", i): t.bytes for i, t in enumerate(plan.outputs)}
+    ends["arena", 0] = plan.arena_bytes
+    for step in walk_steps(plan.steps):
+        places = step.args if isinstance(step, Launch) else (step.target, step.source) if isinstance(step, Copy) else ()
+        for place in places:
+            end, size_ = ends.get((place.region.kind, place.region.index)), place.type.bytes
+            if end is not None and end.is_const and place.offset.is_const and size_.is_const:
+                assert place.offset.value + size_.value <= end.value, f"{place} ends after {end}"
 
 
 def steps(plan, kind):
@@ -107,8 +122,68 @@ def test_steps_and_reversals_are_no_parts() -> None:
     assert cut_axis(f.results[0].node) is None
 
 
+@pytest.mark.parametrize("steps", list(itertools.product((-2, -1, 1, 2), repeat=3)))
+@pytest.mark.parametrize("shape", [(1, 4, 3), (4, 3, 1), (2, 3, 4), (1, 1, 4)])
+def test_parts_are_elements_that_follow_each_other(shape, steps) -> None:
+    """Whatever their first elements are, and however many there are of each axis."""
+    positions = np.arange(np.prod(shape)).reshape(shape)
+    for sizes in itertools.product(*(range(1, n + 1) for n in shape)):
+        if any((size_ - 1) * abs(step) >= n for size_, step, n in zip(sizes, steps, shape, strict=True)):
+            continue
+        starts = [0 if step > 0 else n - 1 for step, n in zip(steps, shape, strict=True)]
+        taken = positions[np.ix_(*(start + step * np.arange(size_) for start, size_, step in zip(starts, sizes, steps, strict=True)))]
+        f = function("p", [f32(*shape)], lambda g, x: [g.one(Slice(as_shape(starts), as_shape(sizes), tuple(steps)), x)])  # noqa: B023
+        if cut_axis(f.results[0].node) is not None:
+            assert (np.diff(taken.reshape(-1)) == 1).all(), (starts, sizes)
+
+
 def test_a_slice_that_is_an_output_is_copied() -> None:
     run([f32(5, 2)], lambda g, x: [g.one(part(x, 0, 1, 3), x)], [RNG.random((5, 2), np.float32)])
+
+
+@pytest.mark.parametrize("start", [0, 1, 3])
+@pytest.mark.parametrize("wanted", ["output", "both", "joined before", "joined behind", "branch", "stacked", "carried"])
+def test_a_part_of_what_is_computed_goes_where_it_is_wanted(wanted, start) -> None:
+    """Without the rest: there is no room for it."""
+    true = np.array(True)
+    taken = Slice(as_shape((start, 0)), as_shape((2, 3)), (1, 1))
+
+    def whole(g, x):
+        return g.one(Unary("exp"), x)
+
+    def cut(g, x):
+        return g.one(taken, whole(g, x))
+
+    def body(g, x, going):
+        y = g.one(Unary("neg"), x)
+        match wanted:
+            case "output":
+                return [cut(g, x), y]
+            case "both":
+                made = whole(g, x)
+                return [g.one(taken, made), made]
+            case "joined before":
+                return [g.one(Concat(0), cut(g, y), y)]
+            case "joined behind":
+                return [g.one(Concat(0), y, cut(g, y), y)]
+            case "branch":
+                sides = [
+                    function(f"{i}", [f32(5, 3)], lambda g, a, fn=fn: [g.one(taken, g.one(Unary(fn), a))])
+                    for i, fn in enumerate(("exp", "abs"))
+                ]
+                return [g.one(If(*sides), going, y), y]
+            case "stacked":
+                f = function("b", [f32(5, 3)], lambda g, a: [g.one(Unary("abs"), a), cut(g, a)])
+                return list(g.emit(Loop(f, 1, size("I"), const(3)), y))
+            case _:
+                f = function(
+                    "b",
+                    [f32(2, 3), f32(5, 3)],
+                    lambda g, a, b: [g.one(taken, g.one(Binary("add"), b, g.one(Reduce("sum", (0,), True), a)))],
+                )
+                return list(g.emit(Loop(f, 1, size("I"), const(3)), cut(g, y), y))
+
+    run([f32(5, 3), boolean()], body, [RNG.random((5, 3), np.float32), true])
 
 
 def chain(g, x, again=False):

@@ -75,11 +75,12 @@ def test_as_onnxruntime(case: str) -> None:
 @pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
 @pytest.mark.parametrize("skip", [0, 1, 5])
 @pytest.mark.parametrize("lengths", [(1, 1), (2, 2), (1, 2)])
-def test_n_grams_as_onnxruntime(mode: str, skip: int, lengths: tuple[int, int]) -> None:
+@pytest.mark.parametrize("columns", [[0, 1, 2, 3, 4, 5, 6], [6, 2, 0, 5, 1, 4, 3], [9, 2, 0, 5, 1, 4, 7]])
+def test_n_grams_as_onnxruntime(mode: str, skip: int, lengths: tuple[int, int], columns: list[int]) -> None:
     x = np.asarray([[1, 1, 3, 3, 3, 7], [8, 6, 7, 5, 6, 8]])
     attributes = {
         "mode": mode, "min_gram_length": lengths[0], "max_gram_length": lengths[1], "max_skip_count": skip, "ngram_counts": [0, 4],
-        "ngram_indexes": [0, 1, 2, 3, 4, 5, 6], "pool_int64s": [2, 3, 5, 4, 5, 6, 7, 8, 6, 7],
+        "ngram_indexes": columns, "pool_int64s": [2, 3, 5, 4, 5, 6, 7, 8, 6, 7],
         "weights": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0],
     }  # fmt: skip
     theirs = by_onnxruntime("", "TfIdfVectorizer", [x], attributes, 18)

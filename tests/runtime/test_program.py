@@ -333,6 +333,27 @@ def test_a_branch_between_sequences() -> None:
     assert [len(exe(np.asarray(c), x)) for c in (True, False)] == [1, 2]
 
 
+@pytest.mark.parametrize("rank", ["known", "unknown"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_branches_of_which_one_leaves_a_size_open(swapped: bool, rank: str) -> None:
+    """What follows takes the sizes of either."""
+    fixed = helper.make_graph([helper.make_node("Constant", [], ["a"], value_floats=[1.0, 2.0])], "fixed", [], [tensor("a", FLOAT, 2)])
+    zero = helper.make_node("Constant", [], ["zero"], value_int=0)
+    open_ = helper.make_graph([zero, helper.make_node("SequenceAt", ["s", "zero"], ["b"])], "open", [], [tensor("b", FLOAT, None)])
+    sides = (open_, fixed) if swapped else (fixed, open_)
+    nodes = [
+        helper.make_node("If", ["c"], ["y"], then_branch=sides[0], else_branch=sides[1]),
+        helper.make_node("Exp", ["y"], ["z"]),
+    ]
+    given = sequence("s", FLOAT, None) if rank == "known" else helper.make_tensor_sequence_value_info("s", FLOAT, None)
+    exe = compiled(model_of(nodes, [tensor("c", BOOL), given], [tensor("z", FLOAT, None)]))
+    for n in (1, 2, 3):
+        x = np.arange(n, dtype=np.float32)
+        for taken in (False, True):
+            wanted = x if taken == swapped else np.array([1, 2], np.float32)
+            np.testing.assert_allclose(exe(np.asarray(taken), [x]), np.exp(wanted), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("given", "taken", "said"),
     [

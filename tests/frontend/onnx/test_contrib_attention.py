@@ -173,6 +173,19 @@ def test_heads_in_one_tensor() -> None:
     assert_same(run(together, packed), run_onnxruntime(apart, feeds), 1e-4, 1e-5)
 
 
+@pytest.mark.parametrize("width", [2, 3, 6])
+def test_values_of_another_width(width: int) -> None:
+    """Each part of the bias is as wide as what it is added to."""
+    q, k, v = floats(2, 3, 8), floats(2, 7, 8, seed=1), floats(2, 7, 2 * width, seed=2)
+    check("MultiHeadAttention", [q, k, v, floats(16 + 2 * width, seed=3)], num_heads=2)
+
+
+@pytest.mark.parametrize("width", [2, 6])
+def test_projections_of_another_width(width: int) -> None:
+    x, weights, bias = floats(2, 3, 6), floats(6, 16 + 2 * width, seed=1), floats(16 + 2 * width, seed=2)
+    check("Attention", [x, weights, bias], num_heads=2, qkv_hidden_sizes=[8, 8, 2 * width])
+
+
 @pytest.mark.parametrize("causal", [0, 1])
 def test_projections_with_a_cache(causal: int) -> None:
     x, weights, bias, past = floats(2, 3, 6), floats(6, 24, seed=1), floats(24, seed=2), floats(2, 2, 2, 5, 4, seed=3)

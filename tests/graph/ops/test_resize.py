@@ -55,6 +55,19 @@ def test_sizes(mode: str, coordinate: str, target: tuple[int, ...]) -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("coordinate", ["half_pixel", "asymmetric"])
+@pytest.mark.parametrize("nearest", NEAREST)
+@pytest.mark.parametrize("scale", [0.22, 0.25, 0.27, 0.48, 0.5, 0.53, 1.0, 1.12, 2.0, 2.11, 3.0, 3.08, 4.11])
+def test_nearest_by_scales_near_whole_ones(scale: float, nearest: str, coordinate: str) -> None:
+    """The scale that the model gives counts, also where the sizes have a whole ratio that is another one."""
+    x = image((1, 8))
+    target = int(np.floor(8 * np.float32(scale)))
+    op = Resize((const(1), const(target)), (1.0, float(np.float32(scale))), "nearest", coordinate, nearest)
+    (y,) = check_operator(op, [x], tolerance=0)
+    attributes = {"mode": "nearest", "nearest_mode": nearest, "coordinate_transformation_mode": coordinate}
+    np.testing.assert_array_equal(y, onnx_resize(x, None, [1.0, scale], **attributes))
+
+
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("antialias", [False, True])
 def test_float64_is_weighted_in_float64(mode: str, antialias: bool) -> None:

@@ -16,7 +16,7 @@ from tilewright.kernel.lower.compact_buffers import compact_buffers
 from tilewright.kernel.lower.dissolve_blocks import dissolve_blocks
 from tilewright.kernel.lower.partition_loops import partition_loops
 from tilewright.kernel.lower.simplify_statements import simplify_statements
-from tilewright.kernel.nodes import Buffer, For, If, Kernel, Prefetch, Stmt, Store, seq, walk_stmts
+from tilewright.kernel.nodes import Buffer, For, If, Kernel, Prefetch, Scope, Stmt, Store, seq, walk_stmts
 from tilewright.kernel.schedule import Schedule
 
 
@@ -89,6 +89,18 @@ def test_scratch_of_run_time_size_in_a_parallel_loop_is_one_per_iteration() -> N
     kernel = lower(s.parallel("i_4").kernel)
     assert sorted(map(repr, kernel.scratch)) == ["A: float32[6, 1, n]", "B: float32[6, 1, n]"]
     assert {b.scope for b in kernel.scratch} == {"global"}
+
+
+@pytest.mark.parametrize(("columns", "scope"), [(10, "local"), (20_000, "global")])
+@pytest.mark.parametrize("wish", ["local", "global"])
+def test_tasks_share_no_scratch_whatever_scope_was_wished_for(wish: Scope, columns: int, scope: Scope) -> None:
+    """What is too large for a stack has a place for each task."""
+    s = Schedule.of(elementwise(6, columns)).set_scope("B", wish)
+    s, _ = s.compute_at("B", "i_4")
+    (made,) = [b for b in lower(s.parallel("i_4").kernel).scratch if b.name == "B"]
+    assert made.scope == scope
+    assert made.shape[-1] is const(columns)
+    assert (made.shape[0] is const(6)) == (scope == "global")
 
 
 def test_scratch_under_a_vectorized_loop_has_an_element_for_each_lane() -> None:

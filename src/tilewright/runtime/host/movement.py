@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.host.calling import Array, Attributes, Table
+from tilewright.support.errors import InputError
 
 
 def identity(inputs: Sequence[Any], attributes: Attributes) -> Any:
@@ -46,10 +47,15 @@ def concat(inputs: Sequence[Any], attributes: Attributes) -> Array:
 
 
 def split(inputs: Sequence[Any], attributes: Attributes) -> tuple[Array, ...]:
+    """Without sizes all parts but the last are equally large, and that is not larger."""
     x, axis = inputs[0], attributes.get("axis", 0)
     given = inputs[1] if len(inputs) > 1 and inputs[1] is not None else attributes.get("split")
     if given is None:
-        return tuple(np.array_split(x, attributes["num_outputs"], axis))
+        count = attributes["num_outputs"]
+        each = -(-x.shape[axis] // count)
+        if each * (count - 1) > x.shape[axis]:
+            raise InputError(f"Split: {count} parts of {each} elements each are more than the {x.shape[axis]} of axis {axis}")
+        given = [*[each] * (count - 1), x.shape[axis] - each * (count - 1)]
     return tuple(np.split(x, np.cumsum([int(size) for size in given])[:-1], axis))
 
 
