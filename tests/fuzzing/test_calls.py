@@ -15,6 +15,7 @@ from tilewright.fuzzing import calls
 from tilewright.fuzzing.cases import Case, How, case_of, run_case
 from tilewright.graph.text_parser import parse_module
 from tilewright.runtime import executable as runtime
+from tilewright.runtime import recycled
 from tilewright.runtime.executable import Executable
 
 TEXT = """
@@ -26,10 +27,10 @@ def main(x: float32[n, 6], w: float32[6, 4]):
 """
 
 
-def example(**how: Any) -> Case:
+def example(sizes: tuple[int, ...] = (3, 7), **how: Any) -> Case:
     rng = np.random.default_rng(3)
     weights = rng.integers(-4, 5, (6, 4)).astype(np.float32)
-    inputs = tuple((rng.integers(-4, 5, (n, 6)).astype(np.float32) / 4, weights) for n in (3, 7))
+    inputs = tuple((rng.integers(-4, 5, (n, 6)).astype(np.float32) / 4, weights) for n in sizes)
     return Case(parse_module(TEXT).main, inputs, How("cpu", 3, 2, **how), 0)
 
 
@@ -90,6 +91,18 @@ def test_memory_that_is_not_announced_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert "is refused" in found(limited=True)
     monkeypatch.setattr(Executable, "memory", lambda self, **sizes: {**right(self, **sizes), "arena": right(self, **sizes)["arena"] + 1})
     assert "is not refused" in found(limited=True)
+
+
+def test_a_result_that_does_not_fit_where_an_earlier_one_was_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is larger by a few bytes only."""
+
+    def whole(self: recycled.RecycledOutput, size: int) -> Any:
+        fitting = [entry for entry in self._kept if size <= entry[0].nbytes]
+        return fitting[0] if fitting else None
+
+    assert found(sizes=(5, 6)) == ""
+    monkeypatch.setattr(recycled.RecycledOutput, "_free", whole)
+    assert "in memory of earlier results" in found(sizes=(5, 6))
 
 
 def test_a_runtime_that_serves_one_caller_only_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

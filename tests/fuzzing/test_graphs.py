@@ -21,7 +21,9 @@ from tilewright.graph.ops import (
     Convolution,
     Dequantize,
     Loop,
+    Pad,
     Quantize,
+    Reduce,
     Reshape,
     Slice,
     Softmax,
@@ -123,6 +125,39 @@ def in_loops(is_met: Callable[[Node], bool]) -> Callable[[Node], bool]:
     return lambda node: isinstance(node.op, Loop) and is_met(node)
 
 
+def normalises_other_axes_than_the_last(node: Node) -> bool:
+    """A mean of squares over axes of which one that is none of them comes after."""
+    if not (isinstance(node.op, Reduce) and node.op.fn == "sum") or node.inputs[0].op != Binary("mul"):
+        return False
+    square, rank = node.inputs[0].node, node.inputs[0].type.rank
+    return square.inputs[0] is square.inputs[1] and max(node.op.axes) < rank - 1
+
+
+def clamps_past_the_range(node: Node) -> bool:
+    """A conversion to an integer after a minimum that is greater than the integer can be."""
+    value = node.inputs[0] if isinstance(node.op, Cast) and node.op.dtype.is_integer else None
+    if value is None or not isinstance(value.op, Binary) or value.op.fn != "min" or not isinstance(value.node.inputs[1].op, Constant):
+        return False
+    return bool(value.node.inputs[1].op.data.array > float(node.op.dtype.highest))
+
+
+def code_less_zero(node: Node) -> int:
+    """The greatest code less its zero point of dequantized constants of bytes, past a cache; 0 for others."""
+    if not isinstance(node.op, Dequantize) or len(node.inputs) < 3 or not all(isinstance(v.op, Constant) for v in node.inputs):
+        return 0
+    codes, zero = (value.op.data.array.astype(int) for value in (node.inputs[0], node.inputs[2]))
+    return int(codes.max() - zero) if zero.ndim == 0 and codes.size > 12288 and codes.min() - zero >= -128 else 0
+
+
+def comes_back(node: Node) -> bool:
+    """A padding of what another one has cropped, at the same end."""
+    inner = node.inputs[0].op if isinstance(node.op, Pad) else None
+    if not isinstance(inner, Pad):
+        return False
+    pairs = [*zip(inner.low, node.op.low, strict=True), *zip(inner.high, node.op.high, strict=True)]
+    return any(a.value < 0 < b.value for a, b in pairs)
+
+
 MET: dict[str, tuple[str, Callable[[Node], bool]]] = {
     "carried values that change places": ("grown_loop", changes_places),
     "casts that wrap and widen": ("cast_chain", wraps_and_is_compared),
@@ -132,6 +167,11 @@ MET: dict[str, tuple[str, Callable[[Node], bool]]] = {
         lambda node: isinstance(node.op, Softmax) and known(node.types[0].shape[-1]) >= 128 and known(node.types[0].shape[-2]) >= 3,
     ),
     "one memory by two names": ("two_names", two_names),
+    "norms over other axes than the last": ("written_norm", normalises_other_axes_than_the_last),
+    "clamps past the range of an integer": ("clamped_cast", clamps_past_the_range),
+    "weights past the end of a byte by one": ("dequantized_product", lambda node: code_less_zero(node) == 128),
+    "weights at the end of a byte": ("dequantized_product", lambda node: code_less_zero(node) == 127),
+    "paddings of crops": ("moved_on", comes_back),
     "products by slices of constants": ("picked_slices", multiplies_by_a_slice_of(Constant)),
     "products by slices of what is computed": ("picked_slices", multiplies_by_a_slice_of(Unary)),
     "products by slices of constants in loops": ("picking_loop", in_loops(multiplies_by_a_slice_of(Constant))),
@@ -143,6 +183,16 @@ MET: dict[str, tuple[str, Callable[[Node], bool]]] = {
 def test_graphs_have(what: str) -> None:
     steps, is_met = MET[what]
     assert any(map(is_met, nodes(steps, 150)))
+
+
+def test_sizes_come_next_to_others() -> None:
+    """Of the inputs of a case, so that results grow by little from one call to the next."""
+    apart = set()
+    for seed in range(60):
+        first, *others = grow(seed, most=4).inputs
+        for other in others:
+            apart.update(b - a for x, y in zip(first, other, strict=True) for a, b in zip(x.shape, y.shape, strict=True))
+    assert {-2, -1, 1, 2} <= apart
 
 
 def test_values_have_several_readers() -> None:

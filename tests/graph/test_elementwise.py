@@ -11,7 +11,8 @@ from tests.graph.operator_checks import check, draw, function_of
 from tilewright.graph.ops import Binary, Bitcast, Cast, Select, Unary
 from tilewright.graph.ops.scalars import BINARY, UNARY
 from tilewright.ir import dtypes
-from tilewright.ir.expr import size
+from tilewright.ir.expr import cast, const, size
+from tilewright.ir.scalar_ops import integer_of
 from tilewright.ir.types import tensor
 from tilewright.support.errors import TypeRuleError
 
@@ -132,6 +133,22 @@ def test_casts_agree(source, target):
     x = draw(np.random.default_rng(4), (20,), source, 0.3 if source == "float8e8m0" else -7, 7)
     (y,) = check(Cast(dtypes.BY_NAME[target]), x, tolerance=0)
     assert y.dtype == dtypes.BY_NAME[target].numpy
+
+
+@pytest.mark.parametrize("source", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("target", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "int4", "uint2"])
+def test_floats_past_the_range_of_an_integer_become_the_same_everywhere(source, target):
+    """In the reference, in kernels, in constants that are folded, and by the rule of `integer_of`."""
+    numbers = [-0.5, -1.5, 300, -300, 70000, 3e9, -3e9, 2.0**31, 2.0**32, 5e9, 1e19, -1e19, 2.0**63, 2.0**64, np.inf, -np.inf, np.nan]
+    with np.errstate(over="ignore"):
+        x, dtype = np.array(numbers).astype(source), dtypes.BY_NAME[target]
+    (y,) = check(Cast(dtype), x)
+    assert y.astype(object).tolist() == [integer_of(float(v), dtype) for v in x]
+    assert [cast(dtype, const(float(v), dtypes.BY_NAME[source])).attr for v in x] == y.astype(object).tolist()
+    if dtype.bits >= 32:
+        low, high = (int(end) for end in (np.iinfo(target).min, np.iinfo(target).max))
+        clamped = [0 if v != v else min(max(float(v), low), high) for v in x]
+        assert target == "uint32" or [int(v) for v in y] == [int(v) for v in clamped]
 
 
 @pytest.mark.parametrize("target", ["float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"])

@@ -3,6 +3,7 @@ other, arrays that are read-only or not contiguous, an artifact out of a file, a
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.accuracy.rounding_noise import Expected, disagreement
-from tilewright.fuzzing.guarded import guarded_array, guarded_copy, guarded_runtime
+from tilewright.fuzzing.guarded import guarded_array, guarded_copy, guarded_runtime, kept_outputs
 from tilewright.graph.interpreter import bind_inputs
 from tilewright.graph.node import Function
 from tilewright.runtime.artifact import Artifact, load, save
@@ -53,6 +54,8 @@ class Calls:
         artifact = reloaded(artifact) if self.saved else artifact
         executable = Executable(artifact, self.threads)
         yield from self._in_turn(executable)
+        if len(self.wanted) > 1:
+            yield from self._in_kept_memory(executable)
         if self.limited and not artifact.manifest["open_ended"]:
             yield from self._within_memory(artifact, executable)
         if self.callers > 1:
@@ -67,6 +70,20 @@ class Calls:
                 if result.tobytes() != before.tobytes():
                     yield Wrong("wrong", f"result {i} has other bits when the same inputs come again", i)
             first = first or results
+
+    def _in_kept_memory(self, executable: Executable) -> Iterator[Wrong]:
+        """Calls whose results are dropped before the next one, each size after each other: results lie in the memory of those before,
+        which were larger, smaller, or larger by a few bytes."""
+        turns = range(len(self.wanted))
+        with kept_outputs(executable):
+            for turn in (turn for a, b in itertools.combinations(turns, 2) for turn in (a, b, a)):
+                try:
+                    results = list(executable.run(self._by_name(executable, self.inputs[turn])).values())
+                except Exception as error:
+                    yield Wrong("error", f"{type(error).__name__} while running in memory of earlier results: {error}")
+                    return
+                yield from self._compared(results, turn, ", in memory of earlier results")
+                del results
 
     def _call(self, executable: Executable, turn: int, at_end: bool) -> Generator[Wrong, None, list[Array]]:
         """The results of one call."""

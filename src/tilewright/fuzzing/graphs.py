@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +14,13 @@ from tilewright.fuzzing import indexing_steps as x
 from tilewright.fuzzing import integer_steps as i
 from tilewright.fuzzing import mask_steps as masks
 from tilewright.fuzzing import model_steps as m
+from tilewright.fuzzing import movement_steps as moves
 from tilewright.fuzzing import picked_steps as picked
 from tilewright.fuzzing import plain_steps as plain
 from tilewright.fuzzing import reuse_steps as r
 from tilewright.fuzzing import special_steps as s
 from tilewright.fuzzing import structured_steps as t
+from tilewright.fuzzing import written_out_steps as w
 from tilewright.fuzzing.generator import Generator
 from tilewright.fuzzing.growth import Array, Growth, Unsuitable, input_array
 from tilewright.fuzzing.model_parts import grow_part
@@ -68,7 +70,8 @@ STEPS: dict[str, tuple[float, Step]] = {
         (0.3, s.refined), (0.3, s.repeated), (0.6, s.interleaved), (0.5, s.blocked), (0.6, s.blocked_convolution), (0.6, s.narrow_weights),
         (1.5, i.requantised), (1.2, i.cast_chain), (1.5, masks.masked_attention), (1.5, r.shared), (1.2, r.two_names),
         (0.4, s.suppressed), (0.4, s.trees), (0.5, s.sampled), (0.4, s.regions), (0.4, s.deformed), (0.2, s.quantized_recurrent),
-        (1.2, picked.picked_slices),
+        (1.2, picked.picked_slices), (1.5, w.written_norm), (0.8, w.written_softmax), (0.8, w.written_activation), (1.2, i.clamped_cast),
+        (1.5, i.dequantized_product), (1.5, moves.moved_on),
     )},
     "solved": (0.3, solved),
     "grown_branch": (0.6, _in_bodies(b.grown_branch)),
@@ -95,12 +98,12 @@ def grow(seed: int, like: Sequence[str] = (), model: str | None = None, most: in
     if f is not None:
         take_steps(f, (), int(rng.integers(0, 5)), rng, False)
         function = _finished(f)
-        return Grown(function, tuple(inputs_of(f, function, int(rng.integers(1 << 30))) for _ in range(2 if f.names else 1)))
+        return Grown(function, settings_of(f, function, rng, 2))
     if not like and rng.random() < SOLVED:
         f = grow_solved(rng)
         take_steps(f, (), int(rng.integers(0, most // 2)), rng, False)
         function = _finished(f)
-        return Grown(function, tuple(inputs_of(f, function, int(rng.integers(1 << 30))) for _ in range(3 if f.names else 1)))
+        return Grown(function, settings_of(f, function, rng, 3))
     low = 0 if rng.random() < 0.08 else 1
     sizes = _sizes(rng, low)
     dims = (1, 1, 2, 3, 4) if rng.random() < 0.4 else (1, 2, 3, 5, 7, 8, 9, 16, 17)
@@ -110,7 +113,7 @@ def grow(seed: int, like: Sequence[str] = (), model: str | None = None, most: in
     f.parameter(dtypes.float32, f.s.shape(int(rng.integers(1, 4))))
     take_steps(f, like, int(rng.integers(3, most)), rng, low == 0)
     function = _finished(f)
-    return Grown(function, tuple(inputs_of(f, function, int(rng.integers(1 << 30))) for _ in range(3 if sizes else 1)))
+    return Grown(function, settings_of(f, function, rng, 3))
 
 
 def take_steps(f: Growth, like: Sequence[str], count: int, rng: np.random.Generator, empty: bool) -> None:
@@ -177,9 +180,28 @@ def random_sizes(rng: np.random.Generator, sizes: Sequence[Expr]) -> dict[Expr, 
     return values
 
 
-def inputs_of(f: Growth, function: Function, seed: int) -> tuple[Array, ...]:
+def near_sizes(rng: np.random.Generator, sizes: Mapping[Expr, int]) -> dict[Expr, int]:
+    """Sizes next to others, as far as their ranges allow."""
+    values = {}
+    for name, value in sizes.items():
+        low, high, multiple = name.attr.lo, name.attr.hi, name.attr.multiple
+        near = [value + steps * multiple for steps in (-2, -1, 1, 2)]
+        near = [n for n in near if n >= low and (high is None or n <= high)]
+        values[name] = int(rng.choice(near)) if near and rng.random() < 0.8 else value
+    return values
+
+
+def settings_of(f: Growth, function: Function, rng: np.random.Generator, count: int) -> tuple[tuple[Array, ...], ...]:
+    """Inputs at so many values of the named sizes, one where there are none; often the last ones are next to others, so that results
+    grow and shrink by little."""
+    settings = [random_sizes(rng, f.names) for _ in range(count if f.names else 1)]
+    if count > 1 and f.names and rng.random() < 0.5:
+        settings[-1] = near_sizes(rng, settings[int(rng.integers(count - 1))])
+    return tuple(inputs_of(f, function, sizes, int(rng.integers(1 << 30))) for sizes in settings)
+
+
+def inputs_of(f: Growth, function: Function, sizes: Mapping[Expr, int], seed: int) -> tuple[Array, ...]:
     rng = np.random.default_rng(seed)
-    sizes = random_sizes(rng, f.names)
 
     def array(param: Value) -> Array:
         return input_array(f.draws.get(param), rng, tuple(evaluate_int(dim, sizes) for dim in param.shape), param.type.dtype)

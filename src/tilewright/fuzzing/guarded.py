@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime import executable as runtime
+from tilewright.runtime import recycled
 from tilewright.runtime.executable import Executable
+from tilewright.runtime.recycled import RecycledOutput
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PAGE = mmap.PAGESIZE
@@ -65,3 +67,17 @@ def guarded_runtime(executable: Executable, at_end: bool) -> Iterator[None]:
     finally:
         setattr(runtime, "aligned_empty", allocate)  # noqa: B010
         executable._weights, executable._weights_address, executable._recycled, executable._idle = kept
+
+
+@contextmanager
+def kept_outputs(executable: Executable) -> Iterator[None]:
+    """Inside, the executable keeps memory of results of any size, as it does of large ones. It ends where nobody may touch, so that
+    it begins at addresses of all alignments."""
+    outputs, small = executable._recycled, recycled.SMALL
+    try:
+        executable._recycled = [RecycledOutput(lambda size: guarded_bytes(size, True)) for _ in outputs]
+        setattr(recycled, "SMALL", -1)  # noqa: B010 (mypy takes it for final)
+        yield
+    finally:
+        setattr(recycled, "SMALL", small)  # noqa: B010
+        executable._recycled = outputs

@@ -63,7 +63,7 @@ def masked_attention(f: Growth) -> None:
     if f.chance(0.2):
         scores = f.s.g.one(Unary("tanh"), scores)
     first_is_seen = dtype is not F32 or f.chance(0.6)
-    for _ in range(f.among(1, 1, 2)):
+    for _ in range(f.among(1, 1, 2) if first_is_seen else f.among(1, 2, 2)):
         scores = _masked(f, scores, queries, keys, first_is_seen)
     shares = f.s.g.one(Softmax(-1), scores)
     f.put(Contract(second, dtype), (shares, v), f.known(v).bound, False)

@@ -9,7 +9,6 @@ Comparisons build bool expressions; `==` stays identity, `equal(a, b)` builds th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -18,7 +17,18 @@ import numpy as np
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.interning import InternTable, bits_key
-from tilewright.ir.scalar_ops import BINARY, BOOL_INTRINSICS, COMMUTATIVE, COMPARISONS, DOTS, INTRINSICS, Op, evaluate, wrap_integer
+from tilewright.ir.scalar_ops import (
+    BINARY,
+    BOOL_INTRINSICS,
+    COMMUTATIVE,
+    COMPARISONS,
+    DOTS,
+    INTRINSICS,
+    Op,
+    evaluate,
+    integer_of,
+    wrap_integer,
+)
 
 Attr = Any
 Number: TypeAlias = bool | int | float
@@ -355,11 +365,12 @@ def select(condition: Expr, if_true: ExprLike, if_false: ExprLike) -> Expr:
 
 
 def cast(dtype: DType, a: Expr) -> Expr:
-    """Value conversion: floats to integers truncate towards zero, integers wrap, anything to bool is `!= 0`."""
+    """Value conversion: floats to integers truncate towards zero (past their range: `integer_of`), integers wrap, anything to bool is
+    `!= 0`."""
     if a.dtype is dtype:
         return a
-    if a.op is Op.CONST and (dtype.kind != "bool" and not (a.dtype.is_float and dtype.is_integer and not math.isfinite(a.attr))):
-        return const(a.attr, dtype)
+    if a.op is Op.CONST and dtype.kind != "bool":
+        return const(integer_of(a.attr, dtype) if a.dtype.is_float and dtype.is_integer else a.attr, dtype)
     if dtype.kind == "bool":
         return not_equal(a, const(0, a.dtype))
     return make(Op.CAST, dtype, (a,))

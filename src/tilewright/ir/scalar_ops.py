@@ -71,6 +71,16 @@ DOTS: dict[str, int] = {
 }  # name -> products n: dotn(sum, a_1 .. a_n, b_1 .. b_n) is sum + a_1 * b_1 + ...
 
 
+def integer_of(value: float, dtype: DType) -> int:
+    """A float as an integer: truncated, saturated to int32 (for uint32 and int64 to int64, for uint64 to itself), and of that the low
+    bits. NaN is 0."""
+    bits = 64 if dtype.bits == 64 or dtype is dtypes.uint32 else 32
+    low, high = (0, (1 << 64) - 1) if dtype is dtypes.uint64 else (-1 << bits - 1, (1 << bits - 1) - 1)
+    if math.isfinite(value):
+        return wrap_integer(min(max(int(value), low), high), dtype)
+    return 0 if value != value else wrap_integer(high if value > 0 else low, dtype)
+
+
 def wrap_integer(value: int, dtype: DType) -> int:
     """`value` modulo 2**bits, as the two's complement number of `dtype`."""
     value &= (1 << dtype.bits) - 1

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.scalar_ops import wrap_integer
+from tilewright.ir.scalar_ops import integer_of, wrap_integer
 
 Unary = Callable[[float], float]
 
@@ -83,8 +83,7 @@ def float_max(a: float, b: float) -> float:
 
 @lru_cache(maxsize=1024)
 def caster(source: DType, target: DType) -> Callable[[Any], Any]:
-    """The value conversion from one dtype to another. Floats to integers truncate, then wrap; infinities and NaN give the dtype's
-    least value. Integers are rounded once, straight to the target."""
+    """The value conversion from one dtype to another, as `ir.expr.cast` says. Integers are rounded once, straight to the target."""
     if target.kind == "bool":
         return lambda value: bool(value != 0)
     if target.kind == "complex":
@@ -98,9 +97,8 @@ def caster(source: DType, target: DType) -> Callable[[Any], Any]:
             )
         return lambda value: round_to(float(value))
     if target.is_integer:
-        least = int(target.lowest)
         if source.is_float:
-            return lambda value: wrap_integer(int(value), target) if math.isfinite(value) else least
+            return lambda value: integer_of(value, target)
         return lambda value: wrap_integer(int(value), target)
     return lambda value: value
 

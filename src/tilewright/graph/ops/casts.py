@@ -39,6 +39,16 @@ def cast_scalar(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
     return cast(dtype, wide)
 
 
+def _truncated(x: Array, dtype: DType) -> Array:
+    """Floats as integers of at least 32 bits, whose low bits are those of `dtype`: see `scalar_ops.integer_of`."""
+    wide = np.uint64 if dtype is dtypes.uint64 else np.int64 if dtype.bits == 64 or dtype is dtypes.uint32 else np.int32
+    low, high = int(np.iinfo(wide).min), int(np.iinfo(wide).max)
+    numbers = np.trunc(x.astype(np.float64))
+    below, above = numbers < low, numbers >= float(high + 1)
+    inside = np.where(below | above | np.isnan(numbers), 0, numbers).astype(wide)
+    return np.asarray(np.where(above, wide(high), np.where(below, wide(low), inside)))
+
+
 def _as_float32(x: Expr) -> Expr:
     return cast(dtypes.float32, x) if x.dtype.is_float and x.dtype.bits < 32 else x
 
@@ -62,8 +72,8 @@ def cast_array(x: Array, dtype: DType, saturate: bool = True) -> Array:
             x = x.astype(np.float32)
             if saturate:
                 x = np.clip(x, np.float32(bounds[0]), np.float32(bounds[1]))
-        if source.is_float and dtype.is_integer and dtype.bits < 32:
-            x = x.astype(np.int32)
+        if source.is_float and dtype.is_integer:
+            x = _truncated(x, dtype)
         if dtype.is_integer and dtype.bits < 8:
             x = x.astype(np.int8)
         return x.astype(dtype.numpy)

@@ -127,7 +127,8 @@ class Select(Operator):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cast(Operator):
-    """Value conversion with ONNX semantics: floats truncate to integers, integers wrap, anything to bool is `!= 0`. To 8-bit floats,
+    """Value conversion with ONNX semantics: floats truncate to integers (past their range as `scalar_ops.integer_of` says), integers wrap,
+    anything to bool is `!= 0`. To 8-bit floats,
     `saturate` clamps to the finite range (NaN stays); without it overflow gives the type's infinity or NaN."""
 
     name: ClassVar[str] = "cast"
