@@ -1,5 +1,6 @@
 """The simplifier, bounds and proofs against evaluation, and golden texts of typical index expressions."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tilewright.ir.expr import TRUE, Expr, cast, const, make, maximum, minimum, 
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.printer import format_expr
 from tilewright.ir.prove import equal_dims, in_range, prove, prove_equal
+from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplify
 from tilewright.ir.traverse import evaluate_int, substitute
 from tilewright.ir.types import product
@@ -322,3 +324,18 @@ def test_equal_names_of_different_variables_stay_apart() -> None:
     assert substitute(N + 1, {N: other}) is other + 1
     assert var("real", FLOAT) is REAL
     assert len(VARIABLES) == 7
+
+
+@pytest.mark.parametrize("op", [Op.AND, Op.OR])
+def test_two_comparisons_of_one_variable_hold_where_they_held(op: Op) -> None:
+    """On either side of a number, of two, of none, and with the same or another factor."""
+    i = var("i")
+    bounds = [const(bound) for bound in range(-3, 4)]
+    tests = [
+        make(how, dtypes.bool_, pair) for how in (Op.LT, Op.LE) for side in (i, i * 2) for b in bounds for pair in ((side, b), (b, side))
+    ]
+    for a, b in itertools.product(tests, repeat=2):
+        both = make(op, dtypes.bool_, (a, b))
+        simple = simplify(both)
+        for value in range(-6, 7):
+            assert evaluate_int(simple, {i: value}) == evaluate_int(both, {i: value}), f"{both!r} for {value}, as {simple!r}"

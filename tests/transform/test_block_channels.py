@@ -65,6 +65,18 @@ def per_channel(g: GraphBuilder, channels: int, rank: int = 3) -> Value:
     return g.one(constant(RNG.uniform(0.5, 1, shape).astype(np.float32)))
 
 
+@pytest.mark.parametrize("channels", [(4, 8), (7, 7), (6, 6), (5, 7), (8, 7), (7, 8), (3, 6, 7), (4, 4, 3)])
+@pytest.mark.parametrize("read", ["convolution", "depthwise", "plain"])
+def test_joined_channels_lie_without_gaps(read: str, channels: tuple[int, ...]) -> None:
+    """Also where blocks that are not full would be as many as it takes."""
+
+    def body(g: GraphBuilder, x: Value) -> Sequence[Value]:
+        joined = g.one(Concat(1), *(conv(g, x, n) for n in channels))
+        return (joined if read == "plain" else conv(g, joined, *((sum(channels),) * 2 if read == "depthwise" else (8,))),)
+
+    check([f32(2, 3, 5, 6)], body)
+
+
 @pytest.mark.parametrize("channels", [8, 6, 7])
 @pytest.mark.parametrize("inputs", [3, 8, 6])
 def test_a_chain_of_convolutions_stays_blocked(inputs: int, channels: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -279,3 +280,44 @@ def numbers(array: Array, dtype: dtypes.DType) -> list[float]:
 @pytest.mark.parametrize(("value", "expected"), [(2.0, True), (-0.25, True), (3.0, False), (0.0, False), (np.inf, False), (2.0**20, False)])
 def test_powers_of_two(value: float, expected: bool) -> None:
     assert is_power_of_two(np.float32(value)) is expected
+
+
+CHAINED = ("add", "sub", "mul", "min", "max")
+NUMBERS = (-1, 0, 1, 2)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.int32, dtypes.float32], ids=str)
+@pytest.mark.parametrize("outer", CHAINED)
+@pytest.mark.parametrize("inner", CHAINED)
+def test_two_operators_with_numbers_keep_their_results(inner: str, outer: str, dtype: dtypes.DType) -> None:
+    """Whatever the numbers are, and on whichever side."""
+    x = np.array([-5, -2, -1, 0, 1, 2, 3, 9], dtype.numpy)
+    for a, b, first, second in itertools.product(NUMBERS, NUMBERS, (False, True), (False, True)):
+        function = parse_function(
+            one(
+                f"""a = constant({a if dtype.is_integer else float(a)}, {dtype}[()])
+                b = constant({b if dtype.is_integer else float(b)}, {dtype}[()])
+                v = binary({"a, x" if first else "x, a"}, fn="{inner}")
+                y = binary({"b, v" if second else "v, b"}, fn="{outer}")""",
+                f"x: {dtype}[8]",
+            )
+        )
+        np.testing.assert_array_equal(interpret(simplify_graph(function), [x])[0], interpret(function, [x])[0], str(function))
+
+
+def test_slices_of_one_tensor_that_follow_each_other_keep_their_elements() -> None:
+    """With steps of their own, in any order, with and without a gap."""
+    cuts = [
+        (start, size_, step)
+        for start in (0, 2, 4, 5)
+        for size_, step in ((1, 1), (2, 1), (2, 2), (3, 2), (2, -1), (2, 3))
+        if 0 <= start + (size_ - 1) * step < 9
+    ]
+    x = np.arange(18).reshape(9, 2)
+    for parts in (*itertools.product(cuts, repeat=2), *((a, b, a) for a, b in itertools.permutations(cuts[:9], 2))):
+        slices = "\n".join(
+            f"s{i} = slice(x, starts=({start}, 0), sizes=({size_}, 2), steps=({step}, 1))" for i, (start, size_, step) in enumerate(parts)
+        )
+        names = ", ".join(f"s{i}" for i in range(len(parts)))
+        function = parse_function(one(f"{slices}\ny = concat({names}, axis=0)", "x: int64[9, 2]"))
+        np.testing.assert_array_equal(interpret(simplify_graph(function), [x])[0], interpret(function, [x])[0], str(parts))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.kernel.schedule.kernels import elementwise, matmul, softmax, stencil
 from tilewright.ir.dtypes import float32
@@ -273,3 +275,36 @@ def test_a_clamp_stays_where_the_loop_is_split_on_its_other_side(above: bool) ->
     wanted = np.where(np.arange(8) >= 4, 4.0, 0.0) if above else np.where(np.arange(8) < 4, values, 0.0)
     np.testing.assert_array_equal(interpret(lowered, [values], {})[0], wanted)
     assert above or "min(" not in repr(lowered)
+
+
+@st.composite
+def limits(draw: st.DrawFn) -> Expr:
+    """A comparison of the loop's variable, perhaps with that of the loop inside, with a bound."""
+    at = var("i") * draw(st.sampled_from((1, 1, 2, -1))) + var("j") * draw(st.sampled_from((0, 0, 1)))
+    bound = const(draw(st.integers(-2, 14)))
+    return draw(st.sampled_from((at < bound, at <= bound, bound < at, bound <= at)))
+
+
+@settings(max_examples=300)
+@given(st.lists(limits(), min_size=1, max_size=4), st.sampled_from(("serial", "parallel")), st.sampled_from(("apart", "nested", "select")))
+def test_loops_split_by_several_conditions_do_what_they_did(tests: list[Expr], kind: str, form: str) -> None:
+    """Each condition has an end of its own."""
+    i, j = var("i"), var("j")
+    x = Buffer("x", float32, (const(12), const(3)))
+    outputs = tuple(Buffer(f"y{n}", float32, (const(12), const(3))) for n in range(len(tests)))
+    stores: list[Stmt] = [Store(y, (i, j), load(x, (i, j)) + float(n)) for n, y in enumerate(outputs)]
+    if form == "select":
+        stores = [Store(y, (i, j), select(test, load(x, (i, j)), const(0.0, float32))) for test, y in zip(tests, outputs, strict=True)]
+    elif form == "apart":
+        stores = [If(test, store) for test, store in zip(tests, stores, strict=True)]
+    else:
+        inner: Stmt = stores[0]
+        for test, store in zip(tests, stores, strict=True):
+            inner = If(test, seq(store, inner))
+        stores = [inner]
+    zeros = For(i, const(12), For(j, const(3), seq(*(Store(y, (i, j), const(0.0, float32)) for y in outputs))))
+    kernel = Kernel("k", (x,), outputs, seq(zeros, For(i, const(12), For(j, const(3), seq(*stores)), kind)))
+    data = np.arange(1, 37, dtype=np.float32).reshape(12, 3)
+    split = simplify_statements(partition_loops(simplify_statements(kernel)))
+    for got, want in zip(interpret(split, [data]), interpret(kernel, [data]), strict=True):
+        np.testing.assert_array_equal(got, want)
