@@ -149,6 +149,12 @@ def code_less_zero(node: Node) -> int:
     return int(codes.max() - zero) if zero.ndim == 0 and codes.size > 12288 and codes.min() - zero >= -128 else 0
 
 
+def compares_with_nan(node: Node) -> bool:
+    """A minimum or maximum with a constant NaN."""
+    constants = [value.op.data.array for value in node.inputs if isinstance(value.op, Constant)]
+    return isinstance(node.op, Binary) and node.op.fn in ("min", "max") and any(a.size == 1 and bool(a != a) for a in constants)
+
+
 def comes_back(node: Node) -> bool:
     """A padding of what another one has cropped, at the same end."""
     inner = node.inputs[0].op if isinstance(node.op, Pad) else None
@@ -171,6 +177,7 @@ MET: dict[str, tuple[str, Callable[[Node], bool]]] = {
     "clamps past the range of an integer": ("clamped_cast", clamps_past_the_range),
     "weights past the end of a byte by one": ("dequantized_product", lambda node: code_less_zero(node) == 128),
     "weights at the end of a byte": ("dequantized_product", lambda node: code_less_zero(node) == 127),
+    "extremes with NaN": ("unusual_values", compares_with_nan),
     "paddings of crops": ("moved_on", comes_back),
     "products by slices of constants": ("picked_slices", multiplies_by_a_slice_of(Constant)),
     "products by slices of what is computed": ("picked_slices", multiplies_by_a_slice_of(Unary)),

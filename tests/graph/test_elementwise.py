@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 
 from tests.graph.operator_checks import check, draw, function_of
-from tilewright.graph.ops import Binary, Bitcast, Cast, Select, Unary
+from tilewright.compiler import compile_module
+from tilewright.graph.node import Function, GraphBuilder, Module, Parameter
+from tilewright.graph.ops import Binary, Bitcast, Cast, Select, Unary, constant
 from tilewright.graph.ops.scalars import BINARY, UNARY
 from tilewright.ir import dtypes
 from tilewright.ir.expr import cast, const, size
 from tilewright.ir.scalar_ops import integer_of
 from tilewright.ir.types import tensor
+from tilewright.machine.detect import detect_host
+from tilewright.runtime.executable import Executable
 from tilewright.support.errors import TypeRuleError
+from tilewright.support.settings import current_settings
 
 DOMAINS = {
     "log": (0.1, 9), "log2": (0.1, 9), "log1p": (-0.9, 9), "sqrt": (0, 9), "rsqrt": (0.1, 9), "reciprocal": (0.5, 4),
@@ -133,6 +138,20 @@ def test_casts_agree(source, target):
     x = draw(np.random.default_rng(4), (20,), source, 0.3 if source == "float8e8m0" else -7, 7)
     (y,) = check(Cast(dtypes.BY_NAME[target]), x, tolerance=0)
     assert y.dtype == dtypes.BY_NAME[target].numpy
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("fn", ["min", "max"])
+def test_a_constant_that_is_nan_is_the_extreme(fn, dtype):
+    kind = dtypes.BY_NAME[dtype]
+    g = GraphBuilder()
+    x = g.one(Parameter("x", tensor(kind, (5,))))
+    nan = g.one(constant(np.asarray(np.nan), kind))
+    results = (g.one(Binary(fn), x, nan), g.one(Binary(fn), nan, x), g.one(Binary(fn), g.one(Unary("neg"), x), nan))
+    module = Module({"main": Function("main", (x,), results)}, "main", ("x",), ("a", "b", "c"))
+    compiled = compile_module(module, detect_host(), current_settings())
+    for got in Executable(compiled.artifact)(np.array([1, -1, np.inf, -np.inf, np.nan]).astype(kind.numpy)):
+        assert np.isnan(got.astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("source", ["float32", "float64", "float16"])

@@ -349,7 +349,13 @@ def quantization(f: Growth) -> None:
 def resize(f: Growth) -> None:
     """Larger and smaller, by the ratio of the sizes or by scales that are given."""
     x = f.pick(
-        lambda value, known: value.type.dtype in RESIZED and value.type.rank in (3, 4) and elements(value) < 2000 and never_empty(value)
+        lambda value, known: (
+            value.type.dtype in RESIZED
+            and value.type.rank in (3, 4)
+            and elements(value) < 2000
+            and never_empty(value)
+            and known.bound < 1e6
+        )
     )
     if x is None:
         return

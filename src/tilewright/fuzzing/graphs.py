@@ -20,6 +20,7 @@ from tilewright.fuzzing import plain_steps as plain
 from tilewright.fuzzing import reuse_steps as r
 from tilewright.fuzzing import special_steps as s
 from tilewright.fuzzing import structured_steps as t
+from tilewright.fuzzing import unusual_steps as unusual
 from tilewright.fuzzing import written_out_steps as w
 from tilewright.fuzzing.generator import Generator
 from tilewright.fuzzing.growth import Array, Growth, Unsuitable, input_array
@@ -71,7 +72,7 @@ STEPS: dict[str, tuple[float, Step]] = {
         (1.5, i.requantised), (1.2, i.cast_chain), (1.5, masks.masked_attention), (1.5, r.shared), (1.2, r.two_names),
         (0.4, s.suppressed), (0.4, s.trees), (0.5, s.sampled), (0.4, s.regions), (0.4, s.deformed), (0.2, s.quantized_recurrent),
         (1.2, picked.picked_slices), (1.5, w.written_norm), (0.8, w.written_softmax), (0.8, w.written_activation), (1.2, i.clamped_cast),
-        (1.5, i.dequantized_product), (1.5, moves.moved_on),
+        (1.5, i.dequantized_product), (1.5, moves.moved_on), (1, unusual.unusual_values),
     )},
     "solved": (0.3, solved),
     "grown_branch": (0.6, _in_bodies(b.grown_branch)),

@@ -129,6 +129,7 @@ def blocked_convolution(f: Growth) -> None:
     outs = lanes * f.among(1, 2)
     taps = f.among(1, 3, 3)
     margin = (const(taps // 2),) * 2
+    apart = f.among(1, 1, 2) if all(dim.is_const and dim.value > 2 for dim in blocks.shape[2:]) else 1  # else no window may fit
 
     def weights(shape: tuple[int, ...]) -> Value:
         # channels that fill up the last block are multiplied by zeros
@@ -146,7 +147,7 @@ def blocked_convolution(f: Growth) -> None:
         w = f.s.constant(f.s.draw((channels, 1, taps, taps)).astype(np.float32), F32)
         y = f.put(BlockedConvolution((f.among(1, 2),) * 2, (1, 1), margin, margin, True, lanes), (blocks, w), bound, False)
     else:
-        op = BlockedConvolution((f.among(1, 2),) * 2, (f.among(1, 1, 2),) * 2, margin, margin, False, lanes)
+        op = BlockedConvolution((f.among(1, 2),) * 2, (apart,) * 2, margin, margin, False, lanes)
         y = f.put(op, (blocks, weights((outs, channels, taps, taps))), bound, False)
     if f.chance(0.5):
         y = f.put(Binary("max"), (y, f.number(0, F32)), f.known(y).bound, False)

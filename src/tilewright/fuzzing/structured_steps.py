@@ -220,7 +220,7 @@ def reduction(f: Growth) -> None:
     fn = f.among("sum", "sum", "max", "min", "prod")
     if fn != "sum" and not never_empty(x):
         return
-    if fn == "prod" and dtype.is_float and known.bound ** min(count, 50.0) > 1e4:
+    if fn == "prod" and dtype.is_float and min(known.bound, 1e4) ** min(count, 50.0) > 1e4:
         return
     small = known.bound * count <= (100 if dtype.is_float and dtype.bits < 32 else 1e4)
     exact = known.exact and (small or dtype.is_integer) and (fn != "prod" or dtype.is_integer)

@@ -225,7 +225,7 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
 
 def binary(op: Op, a: ExprLike, b: ExprLike) -> Expr:
     """`a op b` with constants folded and neutral elements dropped. Integers: x+0, x*1, x*0, x//1, x%1; bools: and/or with a constant.
-    Floats keep IEEE meaning: only x*1.0 and x/1.0 are dropped."""
+    Floats keep IEEE meaning: only x*1.0, x/1.0 and what a minimum or maximum with NaN compares it with are dropped."""
     x, y = _pair(a, b)
     dtype = x.dtype
     result = dtypes.bool_ if op in COMPARISONS else dtype
@@ -256,6 +256,8 @@ def binary(op: Op, a: ExprLike, b: ExprLike) -> Expr:
                 return y if value else x
         elif value == 1.0 and op in (Op.MUL, Op.DIV):
             return x
+        elif value != value and op in (Op.MIN, Op.MAX):
+            return y
     if x is y and not dtype.is_float:
         if op in (Op.MIN, Op.MAX, Op.AND, Op.OR):
             return x
