@@ -95,7 +95,8 @@ def applied(s: Schedule, name: str, block: str, loop: str, chosen: Chooser, pack
             steps = [(name, factor, chosen.pick((0, 1, 2))) for name in s.nest.loops if name in s.loops_of(block)]
             sharing = [name for name, _, _ in steps if chosen.pick((False, True))]
             ahead, lines, shared = chosen.pick(range(-4, 5)), chosen.pick((1, 2)), chosen.pick(range(41))
-            return s.prefetch(loop, asked, ahead, steps, lines, shared=shared, sharing=sharing)
+            only = (steps[0][0], 1 + shared % 3) if steps and shared % 2 else None  # of what is chosen already: seeds stay what they were
+            return s.prefetch(loop, asked, ahead, steps, lines, shared=shared, sharing=sharing, only=only)
         case "cache_read":
             inputs = s.nest.inputs(block)
             return s.cache_read(block, chosen.pick(inputs).name)[0] if inputs else s

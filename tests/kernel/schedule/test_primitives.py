@@ -116,6 +116,12 @@ def prefetch_beyond(_: Schedule) -> Schedule:
     return s.prefetch(tile, "A", 40, [(tile, 16, 0)], lines=2, beyond=20).prefetch(tile, "B", 8, [(tile, 1, 0)], beyond=49)
 
 
+def prefetch_only(_: Schedule) -> Schedule:
+    """In the first of every three iterations of a loop outside."""
+    s, tile = tiled_matmul()
+    return s.prefetch(tile, "B", 40, [(tile, 16, 0)], only=("i_o", 3))
+
+
 def pad(s: Schedule) -> Schedule:
     return s.pad("C", 1, 4).pad("C", 2, 2).pad("E", 1, 4)
 
@@ -150,6 +156,7 @@ CASES: dict[str, tuple[Callable[[], Kernel], Callable[[Schedule], Schedule]]] = 
     "prefetch": (lambda: matmul(M, 5, 10), prefetch),
     "prefetch_shared": (lambda: matmul(M, 5, 10), prefetch_shared),
     "prefetch_beyond": (lambda: matmul(M, 5, 10), prefetch_beyond),
+    "prefetch_only": (lambda: matmul(M, 5, 10), prefetch_only),
     "pad": (lambda: matmul(M, 5, 10), pad),
     "dot": (lambda: byte_product(M, 8, 5), lambda s: s.dot("C", 2, 4)),
     "dot_keeps_what_counts": (lambda: short_product(M, 2, 8, 12, uint8), lambda s: s.dot("C", 3, 4)),

@@ -97,6 +97,8 @@ CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
     (matmul, lambda s: s.split("k", 2)[0].clamp_reads("C", 2), "is a reduction iter"),
     (matmul, lambda s: s.prefetch("i", "C", 0, []), "C is scratch"),
     (matmul, lambda s: s.prefetch("i", "B", 0, [("k", 1, 0)]), "'k' is not around 'i'"),
+    (matmul, lambda s: s.prefetch("i", "B", 0, [], only=("k", 2)), "'k' is not around 'i'"),
+    (matmul, lambda s: s.prefetch("i", "B", 0, [], only=("i", 0)), "every 0 iterations of 'i' says nothing"),
     (matmul, lambda s: s.prefetch("i", "B", 0, []).pack("B", ((), (4,)), (1, 0, 2)), "B is prefetched"),
     (matmul, lambda s: s.split("i", 4)[0].pad("C", 0, 4), "is not bound to one loop of its extent"),
     (matmul, lambda s: s.pad("C", "w", 4), "has no iter 'w'"),

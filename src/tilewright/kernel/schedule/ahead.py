@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from tilewright.ir.expr import TRUE, Expr, ceildiv, const, less, maximum, minimum, mul
+from tilewright.ir.expr import TRUE, Expr, ceildiv, const, equal, less, logical_and, maximum, minimum, mul
 from tilewright.kernel.nodes import For, If, Prefetch, Stmt, seq
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.nest import Nest, refuse, replaced
@@ -22,6 +22,7 @@ def prefetch(
     shared: int = 0,
     sharing: Sequence[str] = (),
     beyond: int = 0,
+    only: tuple[str, int] | None = None,
 ) -> Change:
     """At the start of each iteration of `loop`, ask for `lines` cache lines of `line` bytes of a parameter of the kernel.
 
@@ -33,8 +34,8 @@ def prefetch(
     per iteration of that loop (the same as `loop` or around it), of which at most `limit` count; 0 is no limit. The iterations of the
     loops `sharing`, outermost first, advance through `shared` elements as evenly as their numbers allow, also where these are known only
     while running. A buffer of at most `beyond` elements stays near and is not asked for: where its size is known only while running, so is
-    this. The position may be outside the buffer: this is a hint and has no effect on values. Layouts must be final: pack
-    buffers before.
+    this. `only`: a loop (the same as `loop` or around it), and every how many of its iterations, from the first on, ask. The position may
+    be outside the buffer: this is a hint and has no effect on values. Layouts must be final: pack buffers before.
     """
     placed, target = nest.loop(loop), nest.buffer(buffer)
     if target not in nest.kernel.params:
@@ -58,7 +59,14 @@ def prefetch(
         share = ceildiv(share, other.extent if other.extent.is_const else maximum(other.extent, 1))  # positive: a plain division
         position = position + other.var * share
     asked = seq(*(Prefetch(target, position + number * (line // target.dtype.bytes)) for number in range(lines)))
-    far = less(beyond, reduce(mul, target.shape, const(1))) if beyond else TRUE
+    when = less(beyond, reduce(mul, target.shape, const(1))) if beyond else TRUE
+    if only is not None:
+        name, period = only
+        if nest.loop(name).stmt not in around:
+            refuse(f"'{name}' is not around '{loop}'")
+        if period < 1:
+            refuse(f"every {period} iterations of '{name}' says nothing")
+        when = logical_and(when, equal(nest.loop(name).stmt.var % period, 0))
     old = placed.stmt
-    new: Stmt = For(old.var, old.extent, seq(asked if far is TRUE else If(far, asked), old.body), old.kind)
+    new: Stmt = For(old.var, old.extent, seq(asked if when is TRUE else If(when, asked), old.body), old.kind)
     return Change(replaced(nest, {old: new}))

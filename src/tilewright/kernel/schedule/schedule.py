@@ -192,10 +192,12 @@ class Schedule:
         shared: int = 0,
         sharing: Sequence[str] = (),
         beyond: int = 0,
+        only: tuple[str, int] | None = None,
     ) -> Schedule:
         """Ask for memory before it is read: `ahead.prefetch`."""
         even: dict[str, Any] = {"shared": shared, "sharing": tuple(sharing)} if sharing else {}
         even |= {"beyond": beyond} if beyond else {}
+        even |= {"only": only} if only is not None else {}
         return self.apply("prefetch", (loop, buffer), {"ahead": ahead, "steps": steps, "lines": lines, "line": line, **even})[0]
 
     def loops_of(self, block: str) -> Names:

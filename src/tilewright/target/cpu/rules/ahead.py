@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from tilewright.ir.expr import ceildiv
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import ASSUMED_CLOCK_GHZ, Machine, estimated_peaks
 from tilewright.target.cpu.rules.blocking import byte_count
 from tilewright.target.cpu.rules.register_tile import Tile
-from tilewright.target.cpu.rules.structure import block_of, extent_value, reductions, stride
+from tilewright.target.cpu.rules.structure import block_of, extent_value, reductions, spatial, stride, uses
 
 ASKED = 2  # cache lines asked for at once
+REMOTE_LINE = 12.0  # nanoseconds that a line in a short run costs which another core has written, where nobody asked for it
 FEWEST_TILES = 8  # of rows, where their number is known only while running, among which a whole panel can be asked for
 
 
@@ -82,3 +84,44 @@ def prefetch_rows(
     lines = -(-share * rows.dtype.bytes // machine.l1d.line)
     beyond = 0 if known else machine.l2.size // 2 // rows.dtype.bytes
     return s.prefetch(reduced[0], buffer.name, ahead, steps, lines, machine.l1d.line, beyond=beyond)
+
+
+def prefetch_short_rows(
+    s: Schedule, name: str, tile: Tile, blocks: Sequence[str], tiles: Sequence[str], reduced: list[str], machine: Machine, space: Space
+) -> Schedule:
+    """While the first panel of a thread or of a block of rows is worked on, ask for the rows of the next tile where they lie in short runs,
+    one for each step of the outer reduction, as channels in blocks do: another core has written a part of them, and the hardware does not
+    see which run comes next. For later panels they are in this core's second cache. `blocks`: loops over blocks of rows; `tiles`: the loop
+    over panels, those that move only with the rows, the one over row tiles."""
+    rows, buffer, block = tile.broadcast, tile.broadcast.attr, block_of(s, name)
+    taps = reductions(block)
+    if tile.row is None or len(taps) < 2 or machine.cores == 1 or buffer not in s.kernel.inputs:
+        return s
+    apart, run = stride(rows, taps[0].var), stride(rows, tile.row.var)
+    line, element = machine.l1d.line, rows.dtype.bytes
+    if not apart or not run or run * element > line or apart <= tile.rows * run:
+        return s
+    if any(extent_value(it.extent) != 1 for it in taps[1:-1]):
+        return s  # a window: rows of the next tile are those of this one, but for the last
+    own = {it.var for it in (tile.vector, tile.beyond, tile.row) if it is not None}  # padded, an iter is another one of the same variable
+    streamed = [it for it in spatial(block) if it.var not in own and not uses(tile.panel, it.var)]
+    pitches = [stride(rows, it.var) for it in streamed] + [tile.rows * run]
+    extents = [it.extent for it in streamed] + [ceildiv(tile.row.extent, tile.rows)]
+    steps, ahead = [(reduced[0], apart, 0)], 0
+    for loop, pitch, extent in zip(tiles[1:], pitches, extents, strict=True):
+        held = s.nest.loop(loop).stmt.extent
+        if pitch is None or not extent.is_const:
+            return s
+        steps.append((loop, pitch, 0))
+        ahead = pitch if held.value > 1 else ahead
+        if held is not extent:  # split into blocks
+            steps += [(outer, pitch * int(held.value), 0) for outer in blocks]
+    lines = -(-tile.rows * run * element // line) + any(step * element % line for _, step, _ in steps)  # where it begins within one
+    asked = lines * max(extent_value(taps[0].extent), 1) / ASSUMED_CLOCK_GHZ
+    waited = asked * ASSUMED_CLOCK_GHZ * REMOTE_LINE * (1 - 1 / machine.cores)
+    why = "nanoseconds for each row tile of a first panel: waiting for runs that another core has written, or asking for them ahead"
+    if not ahead or not space.choose(f"{name}.prefetch_rows", (True, False), lambda ahead: asked if ahead else waited, why):
+        return s
+    panels = max(extent_value(s.nest.loop(tiles[0]).stmt.extent), 1)
+    first = panels if blocks else -(-panels // machine.cores)
+    return s.prefetch(reduced[0], buffer.name, ahead, steps, lines, line, only=(tiles[0], first))

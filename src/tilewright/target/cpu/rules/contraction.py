@@ -13,7 +13,7 @@ import math
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
-from tilewright.target.cpu.rules.ahead import prefetch_panel, prefetch_rows
+from tilewright.target.cpu.rules.ahead import prefetch_panel, prefetch_rows, prefetch_short_rows
 from tilewright.target.cpu.rules.blocking import block_rows, unroll_steps
 from tilewright.target.cpu.rules.borders import padding_of
 from tilewright.target.cpu.rules.elementwise import parallelise, schedule_nest
@@ -113,6 +113,8 @@ def _tile_loops(
     if partial is not None:
         s = schedule_runs(s, partial, reduced[0], position, tile.lanes)
     s = clamp_tile(s, name, tile, rows=bordered is None)
+    if bordered is None:
+        s = prefetch_short_rows(s, name, tile, outer, tiles, reduced, machine, space)
     if tile.row is not None and not rest:
         s = prefetch_rows(s, name, tile, panel, [*outer, *tiles[1:]], reduced, machine, space)
     if tile.narrow is None and tile.panel.attr.name in constants and not any(uses(tile.panel, it.var) for it in rest):

@@ -16,7 +16,7 @@ from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.description import Machine
 from tilewright.target.cpu.dots import DotInstruction, dot_instruction
-from tilewright.target.cpu.rules.ahead import prefetch_panel
+from tilewright.target.cpu.rules.ahead import prefetch_panel, prefetch_short_rows
 from tilewright.target.cpu.rules.blocking import block_rows
 from tilewright.target.cpu.rules.elementwise import parallelise
 from tilewright.target.cpu.rules.packing import parts_of
@@ -75,6 +75,7 @@ def schedule_dot(
     if tile.panel.attr.name in constants and not loops.outer:
         step = count * tile.lanes * tile.instruction.factors
         s = prefetch_panel(s, name, register, step, loops.tiles, loops.reduced, machine, space)
+        s = prefetch_short_rows(s, name, register, blocks, loops.tiles, loops.reduced, machine, space)
     return parallelise(s, [*blocks, *loops.outer, *loops.tiles])
 
 
