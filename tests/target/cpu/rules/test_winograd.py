@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.compiled_graphs import f32, function
 from tilewright.graph.node import GraphBuilder, Value
 from tilewright.graph.ops import Binary, WinogradConvolution, constant
-from tilewright.ir.expr import Expr, size
+from tilewright.ir.expr import Expr, const, size
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import walk
 from tilewright.ir.types import as_shape, bind_shape
@@ -30,7 +30,7 @@ from tilewright.target.cpu.rules.winograd import find_blocks
 from tilewright.transform.fuse import fuse
 from tilewright.transform.lower_groups import lower_group
 
-N = size("N")
+N, H, W = size("N"), size("H", 1), size("W", 1)
 WEIGHTS = frozenset({1})
 
 
@@ -41,7 +41,7 @@ def kernel_of(
     channels are missing."""
     axes, lanes = len(tile), int(shape[-1])  # type: ignore[arg-type]
     points = tuple(m + 2 for m in tile)
-    space = tuple(int(dim) + 2 * pad - 2 for dim in shape[2:-1])  # type: ignore[arg-type]
+    space = tuple(dim + (2 * pad - 2) for dim in shape[2:-1])
     result = (shape[0], outputs // lanes, *space, lanes)
 
     def body(g: GraphBuilder, x: Value, u: Value, b: Value, *more: Value) -> Sequence[Value]:
@@ -58,9 +58,9 @@ def kernel_of(
     return lower_group(group.op.body)
 
 
-def check(kernel: Kernel, schedule: Schedule, images: int = 2) -> None:
+def check(kernel: Kernel, schedule: Schedule, images: int = 2, height: int = 0, width: int = 0) -> None:
     rng = np.random.default_rng(5)
-    sizes = {N: images}
+    sizes = {N: images, H: height, W: width}
     inputs = [rng.uniform(-1, 1, bind_shape(b.shape, sizes)).astype(b.dtype.numpy) for b in kernel.inputs]
     layouts = {layout.buffer: layout for layout in schedule.layouts}
     packed = [layouts[b.name].pack(x) if b.name in layouts else x for b, x in zip(kernel.inputs, inputs, strict=True)]
@@ -105,14 +105,28 @@ def test_weights_of_a_part_serve_all_images_before_the_next_part(parts_first: bo
     assert any(e.op is Op.FLOORDIV for e in walk(part)) == parts_first
 
 
-def test_large_weights_are_read_once_for_all_images() -> None:
-    def parts_first(space: int, channels: int) -> list[bool]:
-        kernel, decided = kernel_of((2, 2), (N, channels // 16, space, space, 16), channels), Space()
-        schedule_kernel(kernel, WEIGHTS, named_machine("x86-64-v4"), space=decided)
-        return [found.options[found.taken] for found in decided.decisions if found.name == "winograd_product.parts_first"]
+@pytest.mark.parametrize("tile", [(2, 2), (4, 4)])
+def test_large_weights_are_read_once_for_few_images(tile: tuple[int, int]) -> None:
+    """One group of tiles holds all of a few images, or parts of the weights are outside of the groups."""
+    kernel, space = kernel_of(tile, (N, 32, 7, 7, 16), 512), Space()
+    schedule_kernel(kernel, WEIGHTS, named_machine("x86-64-v4"), space=space)
+    group, _ = space.point()["winograd_product.group"]
+    assert group >= 4 * (8 // tile[0]) ** 2 or space.point()["winograd_product.parts_first"]
 
-    assert parts_first(7, 512) == [True]
-    assert parts_first(28, 64) in ([], [False])
+
+@pytest.mark.parametrize("group", [(6, True), (18, True), (24, False)])
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 14), (9, 9)])
+def test_groups_end_where_the_tiles_do(group: tuple[int, bool], height: int, width: int) -> None:
+    kernel = kernel_of((2, 2), (N, 2, H, W, 4), 16)
+    decided = {"winograd_product.tile": (6, 2), "winograd_product.group": group}
+    schedule = schedule_kernel(kernel, WEIGHTS, named_machine("x86-64-v2"), space=Space(decided))
+    verify(schedule.kernel)
+    for images in (0, 1, 3):
+        check(kernel, schedule, images, height, width)
+    lowered = lower(schedule.kernel)
+    extents = [loop.extent for loop in walk_stmts(lowered.body) if isinstance(loop, For) and loop.kind == "serial"]
+    of_register_tiles = [e for e in extents if e.op is Op.MIN and e.args[1] is const(group[0] // 6)]
+    assert bool(of_register_tiles) == (group[0] > 6)
 
 
 @hypothesis_settings(max_examples=12, deadline=None)

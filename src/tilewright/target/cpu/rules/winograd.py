@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.ir.expr import Expr, const
+from tilewright.ir.expr import Expr
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplify
-from tilewright.ir.traverse import free_vars, substitute, walk
+from tilewright.ir.traverse import substitute, walk
 from tilewright.ir.typical import typical_dim
 from tilewright.kernel.nodes import Store
 from tilewright.kernel.schedule.schedule import Schedule
@@ -32,6 +32,7 @@ from tilewright.target.cpu.rules.structure import (
     as_product,
     block_of,
     extent_value,
+    few_sizes,
     is_injective,
     spatial,
     value_loads,
@@ -60,9 +61,9 @@ def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, 
     block = block_of(s, found.product)
     *points, parts, _, lane = (typical_dim(it.extent, 64) for it in spatial(block))
     depth = prod(typical_dim(it.extent) for it in block.iters if it.kind == "reduction")
-    images, *image, _ = (it.extent for it in spatial(block_of(s, found.output)))
+    images, *_ = (it.extent for it in spatial(block_of(s, found.output)))
     work = Work(tuple(points), _tiles(spatial(block)[-2].extent, images), depth, parts, lane)
-    known = all(dim.is_const for dim in image)
+    known = spatial(block)[-2].extent.is_const
     tile = space.choose(
         f"{found.product}.tile",
         register_tiles(work, machine),
@@ -71,8 +72,8 @@ def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, 
     )
     plan = space.choose(
         f"{found.product}.group",
-        plans(work, tile[0], 0 if known else 2),
-        lambda option: plan_cost(work, tile, option, machine),
+        plans(work, tile[0]),
+        lambda option: plan_cost(work, tile, option, machine, not known),
         "cycles with so many tiles at once, inputs transformed with them (True) or all before (False)",
     )
     ahead = space.choose(
@@ -81,7 +82,7 @@ def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, 
         lambda asked: prefetch_cost(work, tile, plan, asked, machine),
         "cycles of waiting for weights, or of asking for those of the next point while one is computed",
     )
-    turned = not (plan[1] or spatial(block)[-2].extent.is_const) and space.choose(
+    turned = not (plan[1] or known) and space.choose(
         f"{found.product}.parts_first",
         (False, True),
         lambda parts_first: bytes_again(work, tile, plan, parts_first),
@@ -91,9 +92,8 @@ def schedule_winograd(s: Schedule, constants: frozenset[str], machine: Machine, 
 
 
 def _tiles(count: Expr, images: Expr) -> int:
-    """Tiles to choose for: those of the fewest images that there may be, since what a group of tiles has too many is computed in vain."""
-    fewest = {v: const(max(v.attr.lo or 1, 1)) for v in free_vars(images)}
-    return max(typical_dim(simplify(substitute(count, fewest)), 64), 1)
+    """Tiles to choose for: those of the fewest images that there may be, of which each register tile asks for its share of the weights."""
+    return max(typical_dim(simplify(substitute(count, few_sizes(images)[0]))), 1)
 
 
 def find_blocks(s: Schedule) -> Blocks | None:
@@ -142,8 +142,9 @@ def _scheduled(
     in the order of reading; `line`: bytes of a cache line, 0 where they are not asked for ahead."""
     (_, vectors), (group, together) = tile, plan
     axes = len(blocks.tile)
-    # tiles past the last one are computed like it and never read
-    s = s.pad(blocks.inputs, axes + 1, group).pad(blocks.product, axes + 1, group)
+    # Tiles past the last one are computed like it and never read. Where their number is not known, groups end where they do.
+    multiple = group if spatial(block_of(s, blocks.product))[-2].extent.is_const else tile[0]
+    s = s.pad(blocks.inputs, axes + 1, multiple).pad(blocks.product, axes + 1, multiple)
     # in the order of reading: for each part of the output channels its points, for each of them the input channels
     order = (axes + 2, *range(axes), axes, axes + 1, axes + 3, axes + 4)
     if packed:

@@ -38,11 +38,9 @@ def register_tiles(work: Work, machine: Machine) -> list[tuple[int, int]]:
     return found
 
 
-def plans(work: Work, rows: int, limit: int = 0) -> list[tuple[int, bool]]:
-    """Tiles at once, a multiple of `rows` and few of each magnitude; and whether their inputs are transformed with them. `limit`: the
-    greatest multiple, for images of unknown size; 0 is none."""
+def plans(work: Work, rows: int) -> list[tuple[int, bool]]:
+    """Tiles at once, a multiple of `rows` and few of each magnitude; and whether their inputs are transformed with them."""
     most = -(-work.tiles // rows)
-    most = min(most, limit) if limit else most
     counts = [1]
     while counts[-1] < most:
         counts.append(min(most, max(counts[-1] + 1, counts[-1] * 5 // 4)))
@@ -61,14 +59,15 @@ def products_cost(work: Work, tile: tuple[int, int], machine: Machine) -> float:
     return adds * max(1.0, hide / (rows * vectors)) * (1 + 0.25 / rows + 0.3 / vectors) + AGAIN * again
 
 
-def plan_cost(work: Work, tile: tuple[int, int], plan: tuple[int, bool], machine: Machine) -> float:
+def plan_cost(work: Work, tile: tuple[int, int], plan: tuple[int, bool], machine: Machine, trimmed: bool = False) -> float:
     """Cycles with groups of so many tiles, transformed together or not: the mean of one thread's and of all cores' sum, since how many run
-    is not known when compiling."""
+    is not known when compiling. `trimmed`: the last group has only the register tiles that there are."""
     peaks = estimated_peaks(machine)
     group, together = plan
+    group = min(group, -(-work.tiles // tile[0]) * tile[0]) if trimmed else group
     groups = -(-work.tiles // group)
     tasks = groups if together else max(1, groups * work.parts // tile[1])
-    waste = groups * group / work.tiles
+    waste = 1.0 if trimmed else groups * group / work.tiles
     points = prod(work.points)
     images = 4 * points * group * work.depth * (1 if together else groups)  # bytes of transformed inputs that must last
     sums = 4 * points * group * tile[1] * work.lanes
