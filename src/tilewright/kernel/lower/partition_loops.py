@@ -271,7 +271,10 @@ def _conditions(loop: For) -> list[_Range]:
     opaque: set[Expr] = set()
     for stmt in walk_stmts(loop.body):
         if isinstance(stmt, For):
-            if inner.setdefault(stmt.var, stmt.extent) is not stmt.extent:
+            known = inner.setdefault(stmt.var, stmt.extent)
+            if known.is_const and stmt.extent.is_const:  # a tile has versions for fewer rows: what holds for all of them holds there
+                inner[stmt.var] = max(known, stmt.extent, key=lambda extent: int(extent.value))
+            elif known is not stmt.extent:
                 opaque.add(stmt.var)
         elif isinstance(stmt, Let):
             opaque.add(stmt.var)
