@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.compiled_graphs import check, f32, function, module
-from tilewright.graph.ops import Contract, Unary, constant
+from tilewright.graph.ops import BlockedConvolution, Contract, Unary, constant
 from tilewright.ir import dtypes
 from tilewright.ir.expr import const, equal, size
 from tilewright.ir.scalar_ops import Op
@@ -16,12 +16,14 @@ from tilewright.kernel.lower.pipeline import lower
 from tilewright.kernel.lower.specialise_sizes import tiled_sizes
 from tilewright.kernel.nodes import For, If, Kernel, Prefetch, walk_stmts
 from tilewright.kernel.schedule.schedule import Schedule
+from tilewright.kernel.schedule.space import Space
 from tilewright.machine.targets import named_machine
 from tilewright.target.cpu.rules.choose import schedule_kernel
 from tilewright.transform.fuse import fuse
 from tilewright.transform.lower_groups import lower_group
 
 M, N = size("M"), size("N")
+TILE = {"blocked_convolution.tile": (4, 4)}
 
 
 def scheduled(rows: TensorType, spec: str) -> Schedule:
@@ -64,6 +66,18 @@ def test_sizes_that_cannot_be_one_have_no_version(rows: TensorType) -> None:
     schedule = scheduled(rows, "mk,kn->mn")
     assert tiled_sizes(schedule.kernel) == ()
     assert versions(lower(schedule.kernel)) == []
+
+
+def test_the_sides_of_strided_images_are_no_tiles() -> None:
+    """They are divided like rows by the height of a tile, but one pixel is no case of its own."""
+    side = (size("H", 1) + 3) // 4
+    border = (const(1), const(1))
+    op = BlockedConvolution((1, 1), (1, 1), border, border, False, 16)
+    types = [f32(1, 2, side, side, 16), f32(64, 32, 3, 3)]
+    (group,) = {value.node for value in fuse(function("p", types, lambda g, x, w: [g.one(op, x, w)])).results}
+    schedule = schedule_kernel(lower_group(group.op.body), frozenset({1}), named_machine("x86-64-v4"), space=Space(TILE))
+    assert any(isinstance(loop, For) and loop.kind == "unrolled" and loop.extent is const(4) for loop in walk_stmts(schedule.kernel.body))
+    assert tiled_sizes(schedule.kernel) == ()
 
 
 def test_compiled() -> None:

@@ -19,6 +19,7 @@ from tilewright.ir.expr import Expr, all_of, const, equal, load, var
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import evaluate_int, free_vars, transform, walk
 from tilewright.ir.types import static_shape
+from tilewright.ir.typical import sides
 from tilewright.kernel.lower.simplify_statements import simplify_statements
 from tilewright.kernel.nodes import (
     NOTHING,
@@ -47,9 +48,15 @@ def tiled_sizes(kernel: Kernel) -> tuple[tuple[Expr, ...], ...]:
     unrolled = {loop.extent.value for loop in _loops(kernel) if loop.kind == "unrolled" and loop.extent.is_const}
     tiles = sorted(int(extent) for extent in unrolled if extent > 1)
     found: dict[tuple[Expr, ...], None] = {}
+    images = {v for buffer in kernel.params for dim in buffer.shape for v in sides(dim)}  # strides divide them like tiles, and 1 is rare
     for part in walk(*(loop.extent for loop in _loops(kernel))):  # extents of fused loops are products
         used = free_vars(part)
-        if part.op is Op.FLOORDIV and 1 <= len(used) <= 3 and all(v in kernel.sizes and _may_be_one(v) for v in used):
+        if (
+            part.op is Op.FLOORDIV
+            and images.isdisjoint(used)
+            and 1 <= len(used) <= 3
+            and all(v in kernel.sizes and _may_be_one(v) for v in used)
+        ):
             points = [PROBES[i:] + PROBES[:i] for i in range(len(used))]
             counts = [math.prod(point) for point in zip(*points, strict=True)]
             values = [evaluate_int(part, dict(zip(used, point, strict=True))) for point in zip(*points, strict=True)]
