@@ -19,6 +19,7 @@ from tilewright.graph.node import Function, GraphBuilder, Node, Origin, Paramete
 from tilewright.graph.ops import BlockedConvolution, Constant, Fused
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr
+from tilewright.ir.typical import IMAGE, typical_dim
 from tilewright.transform.patterns import pattern_of
 
 EXPENSIVE_OPERATIONS = 20  # of an exponential and a reciprocal
@@ -26,9 +27,9 @@ EXPENSIVE_OPERATIONS = 20  # of an exponential and a reciprocal
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A convolution in blocked channels. images: of a batch, 1 where that is symbolic. blocks: of output channels. space: of the result.
-    depth: input channels of one result, 1 for `depthwise`. operations: elementwise ones on each result, of which an expensive one counts as
-    EXPENSIVE_OPERATIONS."""
+    """A convolution in blocked channels. images: of a batch, 1 where that is symbolic. blocks: of output channels. space: of the result,
+    that of a typical image where it is symbolic. depth: input channels of one result, 1 for `depthwise`. operations: elementwise ones on
+    each result, of which an expensive one counts as EXPENSIVE_OPERATIONS."""
 
     images: int
     blocks: int
@@ -139,12 +140,13 @@ def _stage(group: Node, core: Node) -> Stage | None:
     batch, blocks, *space, _ = core.types[0].shape
     if weights is None or not isinstance(weights.op, Constant) or len(space) != 2 or any(n != 1 for n in op.dilations):
         return None
-    if any(value.type.dtype is not dtypes.float32 for value in (x, w, core[0])) or not all(dim.is_const and dim.value for dim in space):
+    if any(value.type.dtype is not dtypes.float32 for value in (x, w, core[0])) or any(typical_dim(dim, IMAGE) < 1 for dim in space):
         return None
     depth, *window = (int(dim.value) for dim in w.shape[1:])
     others = [node for node in walk_nodes(group.op.body.results) if node is not core and not isinstance(node.op, (Parameter, Constant))]
     operations = sum(1 if pattern_of(node).cheap else EXPENSIVE_OPERATIONS for node in others)
-    return Stage(_count(batch), _count(blocks), tuple(map(_count, space)), depth, tuple(window), op.strides, op.depthwise, operations)
+    sizes = tuple(typical_dim(dim, IMAGE) for dim in space)
+    return Stage(_count(batch), _count(blocks), sizes, depth, tuple(window), op.strides, op.depthwise, operations)
 
 
 def _count(dim: Expr) -> int:

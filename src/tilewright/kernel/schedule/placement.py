@@ -186,8 +186,7 @@ def _placed(nest: Nest, placed: PlacedBlock, loop: For, without: Stmt | None, in
     for it, name in zip(block.iters, names, strict=True):
         start, extent = needed.get(it.var, (const(0), it.extent))
         start_form, extent_form, size = linear(start), linear(extent), linear(it.extent)
-        whole = prove_equal(start, const(0)) and nonnegative(add_scaled(extent_form, size, -1), scope)
-        if whole or (size.is_const and extent_form.is_const and extent_form.constant >= size.constant):
+        if nonnegative(add_scaled(extent_form, size, -1), scope):  # as many points as there are, of which some may be outside
             start, extent, start_form, extent_form = const(0), it.extent, linear(const(0)), size
         variable = var(name)
         binding = variable if prove_equal(start, const(0)) else start + variable

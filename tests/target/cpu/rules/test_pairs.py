@@ -15,7 +15,7 @@ from tests.compiled_graphs import f32, function
 from tilewright.graph.node import GraphBuilder, Value, walk_nodes
 from tilewright.graph.ops import Binary, BlockedConvolution, Fused, constant
 from tilewright.ir import dtypes
-from tilewright.ir.expr import size
+from tilewright.ir.expr import Expr, size
 from tilewright.ir.types import as_shape, bind_shape
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.lower.pipeline import lower
@@ -28,7 +28,7 @@ from tilewright.transform.fuse import fuse
 from tilewright.transform.lower_groups import lower_group
 from tilewright.transform.pair_convolutions import Chain, pair_convolutions
 
-N = size("N")
+N, H, W = size("N"), size("H", 1), size("W", 1)
 LANES = 4
 KINDS = ("dense first", "depthwise first", "three")
 
@@ -41,7 +41,7 @@ class Always:
         return 4.0 - len(chain.stages)
 
 
-def kernel_of(kind: str, height: int = 6, width: int = 7, taps: int = 3, stride: int = 1, blocks: int = 2) -> Kernel:
+def kernel_of(kind: str, height: Expr | int = 6, width: Expr | int = 7, taps: int = 3, stride: int = 1, blocks: int = 2) -> Kernel:
     """The convolutions with a bias, in one kernel; images are of a symbolic batch. `three` adds what it reads to what it writes, where
     sizes allow."""
 
@@ -80,17 +80,21 @@ def machine() -> Any:
     return named_machine("x86-64-v2")  # vectors of four
 
 
-def check(kernel: Kernel, given_: dict[str, Any] | None = None) -> Space:
+def check(kernel: Kernel, given_: dict[str, Any] | None = None, images: Sequence[tuple[int, int]] = ((0, 0),), runs: bool = False) -> Space:
+    """`images`: heights and widths where they are symbolic; `runs`: the lowered kernel as well."""
     space = Space(given_ or {})
     schedule = schedule_kernel(kernel, weights(kernel), machine(), space=space)
     assert any(decision.name.endswith(".strip") for decision in space.decisions)
     verify(schedule.kernel)
     rng = np.random.default_rng(5)
-    inputs = [rng.uniform(-1, 1, bind_shape(b.shape, {N: 2})).astype(b.dtype.numpy) for b in kernel.inputs]
     layouts = {layout.buffer: layout for layout in schedule.layouts}
-    packed = [layouts[b.name].pack(x) if b.name in layouts else x for b, x in zip(kernel.inputs, inputs, strict=True)]
-    for want, got in zip(interpret(kernel, inputs, {N: 2}), interpret(schedule.kernel, packed, {N: 2}), strict=True):
-        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
+    for height, width in images:
+        sizes = {N: 2, H: height, W: width}
+        inputs = [rng.uniform(-1, 1, bind_shape(b.shape, sizes)).astype(b.dtype.numpy) for b in kernel.inputs]
+        packed = [layouts[b.name].pack(x) if b.name in layouts else x for b, x in zip(kernel.inputs, inputs, strict=True)]
+        for made in (schedule.kernel, *([lower(schedule.kernel)] if runs else [])):
+            for want, got in zip(interpret(kernel, inputs, sizes), interpret(made, packed, sizes), strict=True):
+                np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
     return space
 
 
@@ -115,6 +119,15 @@ def test_every_strip_and_tile_keeps_results(kind: str, height: int, width: int, 
         if decision.name.endswith((".strip", ".tile")):
             point[decision.name] = decision.options[pick % len(decision.options)]
     check(kernel, point)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("taps", "stride", "strip"), [(3, 1, 3), (3, 2, 2), (5, 1, 4), (5, 2, 1)])
+def test_images_of_any_size(kind: str, taps: int, stride: int, strip: int) -> None:
+    """Strips that are longer than the image, and tiles that are wider, are right as well."""
+    kernel = kernel_of(kind, H, W, taps, stride)
+    (name,) = (d.name for d in check(kernel, None, ((2, 9),), runs=True).decisions if d.name.endswith(".strip"))
+    check(kernel, {name: strip}, ((1, 1), (7, 10)), runs=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
