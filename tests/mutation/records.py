@@ -69,9 +69,12 @@ def _counted(records: Sequence[Record], name: str, faults: Sequence[Fault]) -> s
         }
         counts[when] = (len(found["suite"]), len(found["suite"] | found["fuzz"]))
     (first, both_first), (now, both_now) = counts["first"], counts["now"]
+    firsts = [_looks(records, fault, "suite")[0] for fault in looked]
+    unfinished = sum(look.found is None and not look.complete for look in firsts)
+    least = f" (at least: for {unfinished} others not all tests ran)" if unfinished else ""
     return (
-        f"Of the {len(looked)} of the {name} round the suite found {first} as it was, suite and fuzzer {both_first}; with what they showed "
-        f"mended it is {now}, together {both_now}."
+        f"Of the {len(looked)} of the {name} round the suite found {first} as it was{least}, suite and fuzzer {both_first}; with what they "
+        f"showed mended it is {now}, together {both_now}."
     )
 
 

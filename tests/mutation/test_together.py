@@ -11,7 +11,7 @@ from tests.mutation import together
 from tests.mutation.faults import Fault, planted_faults
 from tests.mutation.journal import VARIABLE, read_journal
 from tests.mutation.product import ROOT, Product, waited
-from tests.mutation.records import Record
+from tests.mutation.records import Record, summary
 from tests.mutation.together import culprits, groups, in_order, look_by_suite
 
 
@@ -137,3 +137,11 @@ def test_processor_time_is_what_ends_a_command(times: list[float], limit: float,
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_summary_says_where_not_all_tests_ran() -> None:
+    first = [fault.name for fault in planted_faults() if fault.round == 1]
+    records = [Record(name, "suite", f"test_{n}" if n else None, 1.0, complete=n != 0) for n, name in enumerate(first)]
+    said = summary([*records, Record(first[0], "suite", "test_new", 1.0)])
+    assert "Of the 25 of the first round the suite found 24 as it was (at least: for 1 others not all tests ran)" in said
+    assert "mended it is 25" in said

@@ -23,11 +23,11 @@ N = size("N")
 def run(types, body, arrays):
     m = module(types, body)
     compiled = compile_graph(m)
+    assert_inside(compiled.plan)
     exe = Executable(compiled.artifact)
     got = list(exe.run({f"x{i}": a for i, a in enumerate(arrays)}).values())
     for a, b in zip(got, interpret(m.main, arrays), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
-    assert_inside(compiled.plan)
     return compiled.plan
 
 
