@@ -247,6 +247,23 @@ def test_conditions_that_shorten_a_loop_leave_the_copies_to_other_ones() -> None
     assert [s.extent.value for s in walk_stmts(lowered.body) if isinstance(s, For) and s.var is j] == [30, 1, 1]
 
 
+def test_a_body_with_versions_for_fewer_rows_is_split_at_its_borders() -> None:
+    """The versions have loops of different length over the same variable."""
+    n, i, j, k = size("n", 1), var("i"), var("j"), var("k")
+    y = Buffer("y", float32, (n,))
+
+    def rows(count: int) -> Stmt:
+        return For(j, const(count), If(const(1) <= i * 8 + j, Store(y, (i * 8 + j,), const(1.0, float32))), "unrolled")
+
+    zeros = For(k, n, Store(y, (k,), const(0.0, float32)))
+    kernel = Kernel("k", (), (y,), seq(zeros, For(i, (n + 7) // 8, If(i * 8 + 8 <= n, rows(8), rows(3)))), (n,))
+    lowered = simplify_statements(partition_loops(kernel))
+    tiles = [s for s in walk_stmts(lowered.body) if isinstance(s, For) and s.var is i]
+    assert any(not any(isinstance(s, If) for s in walk_stmts(tile)) for tile in tiles)
+    for rows_in_all in (3, 8, 19, 32):
+        np.testing.assert_array_equal(interpret(lowered, [], {n: rows_in_all})[0], [0.0, *[1.0] * (rows_in_all - 1)])
+
+
 def test_taps_on_padding_bound_their_loop() -> None:
     h, k = var("h"), var("k")
     x, y = Buffer("x", float32, (const(20),)), Buffer("y", float32, (const(20),))

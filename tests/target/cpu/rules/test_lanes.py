@@ -16,8 +16,7 @@ from tilewright.graph.ops import Binary, BlockedConvolution, Convolution, Fused,
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, size
 from tilewright.ir.types import TensorType, as_shape, tensor
-from tilewright.kernel.lower.pipeline import lower
-from tilewright.kernel.nodes import For, If, Kernel, walk_stmts
+from tilewright.kernel.nodes import For, Kernel, walk_stmts
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.targets import named_machine
 from tilewright.plan.steps import Launch
@@ -165,15 +164,6 @@ def test_symbolic_sizes(name: str) -> None:
     m = blocked_depthwise(WINDOWS[name], 8, n, (h, w))
     agrees(m, "x86-64-v3", (1, 2, 9, 10, 8), (3, 2, 3, 3, 8), (1, 2, 4, 33, 8), (1, 2, 20, 17, 8))
     agrees(plain_depthwise(WINDOWS[name], 2, n, (h, w)), "x86-64-v4", (1, 2, 9, 10), (3, 2, 3, 3), (1, 2, 4, 33), (1, 2, 20, 17))
-
-
-def test_the_middle_of_a_row_of_unknown_length_has_no_condition() -> None:
-    """The last tile has versions for each number of points, whose loops are shorter ones over the same variables."""
-    m = blocked_depthwise(WINDOWS["3x3"], 16, size("N"), ((size("H", 1) + 1) // 2, (size("W", 1) + 1) // 2))
-    lowered = lower(schedule_kernel(kernel_of(m), frozenset({1}), named_machine("x86-64-v4")).kernel)
-    rows = [s for s in walk_stmts(lowered.body) if isinstance(s, For) and s.kind == "serial" and not s.extent.is_const]
-    points = [[s for s in walk_stmts(row.body) if isinstance(s, For) and s.kind == "unrolled" and s.extent.value > 3] for row in rows]
-    assert any(own and not any(isinstance(s, If) for loop in own for s in walk_stmts(loop)) for own in points)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -83,6 +83,16 @@ def test_tiles_of_layers_of_few_pixels_lie_along_their_columns(window: int, mach
     assert own.isdisjoint(free_vars(image))
 
 
+def test_tiles_of_a_row_of_unknown_length_are_one_task() -> None:
+    """Each task tells by divisions which row it has; they take as long as many multiply-adds."""
+    op = BlockedConvolution((1, 1), (1, 1), (const(0),) * 2, (const(0),) * 2, False, 16)
+    types = [f32(N, 16, LAST, LAST, 16), f32(512, 256, 1, 1)]
+    schedule = schedule_kernel(kernel_of(types, lambda g, x, w: [g.one(op, x, w)]), frozenset({1}), named_machine("emeraldrapids"))
+    (task,) = [s for s in walk_stmts(schedule.kernel.body) if isinstance(s, For) and s.kind == "parallel"]
+    inside = [s for s in walk_stmts(task.body) if isinstance(s, For) and s.kind == "serial" and not s.extent.is_const]
+    assert len(inside) == 1
+
+
 def test_points_of_a_pooling_lie_along_columns() -> None:
     space = Space()
     kernel = kernel_of([f32(N, 4, LAST, LAST, 16)], lambda g, x: [g.one(POOLING, x)])

@@ -126,7 +126,9 @@ def _tile_loops(
         else:
             s = schedule_nest(s, packing, machine, parallel=False, space=space)
         return parallelise(s, [*outer, panel])
-    return parallelise(s, [*outer, *(tiles if bordered is None else tiles[:-1])])
+    # A task finds its tile by divisions, which take long where the loops have lengths known only while running: once for a row of an image.
+    divided = len(tiles) > 3 and tile.row is not None and not tile.row.extent.is_const
+    return parallelise(s, [*outer, *(tiles[:-1] if divided or bordered is not None else tiles)])
 
 
 def _prefetch_weights(s: Schedule, name: str, tile: Tile, tiles: list[str], reduced: list[str], machine: Machine, space: Space) -> Schedule:
