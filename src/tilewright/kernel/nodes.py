@@ -19,7 +19,7 @@ from tilewright.ir.traverse import substitute, walk
 from tilewright.ir.types import Shape
 
 Scope = Literal["global", "local"]  # local: small, constant size, one per iteration that uses it (stack or registers)
-LoopKind = Literal["serial", "parallel", "vectorized", "unrolled"]
+LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "matrix"]
 IterKind = Literal["spatial", "reduction"]
 
 

@@ -39,7 +39,9 @@ from tilewright.ir.scalar_ops import INTRINSICS
 from tilewright.ir.traverse import free_vars, walk
 from tilewright.kernel.nodes import Block, Buffer, For, If, Kernel, Let, LoopKind, Prefetch, Seq, Stmt, Store, While, own_exprs
 
-LOOP_WORDS: dict[LoopKind, str] = {"serial": "range", "parallel": "parallel", "vectorized": "vectorized", "unrolled": "unrolled"}
+LOOP_WORDS: dict[LoopKind, str] = {
+    "serial": "range", "parallel": "parallel", "vectorized": "vectorized", "unrolled": "unrolled", "matrix": "matrix",
+}  # fmt: skip
 SCRATCH_WORDS = {"global": "scratch", "local": "local"}
 RESERVED = frozenset({
     *LOOP_WORDS.values(), *SCRATCH_WORDS.values(), *INTRINSICS, *dtypes.BY_NAME,

@@ -19,6 +19,7 @@ from tilewright.machine.description import CacheLevel, Machine, Peaks
 from tilewright.support.errors import TargetError
 from tilewright.support.host_limits import allowed_processors, usable_cores
 from tilewright.support.measurements import cpu_model, measured
+from tilewright.support.tile_registers import usable
 
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 # What an unknown CPU is taken for: caches and pipes of the most modest of its family.
@@ -45,7 +46,7 @@ def llvm_host() -> LlvmHost:
     """Ask LLVM. Raises TargetError where LLVM has no code generator for this machine."""
     import llvmlite.binding as llvm
 
-    features = llvm.get_host_cpu_features()
+    features = {name: usable(name, present) for name, present in llvm.get_host_cpu_features().items()}
     return LlvmHost(llvm.get_process_triple(), llvm.get_host_cpu_name(), tuple(sorted(features.items())))
 
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 
+from tilewright.support.tile_registers import usable
+
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _SYSTEMS = {"linux": "linux", "windows": "windows", "win32": "windows", "darwin": "macos", "macos": "macos"}  # starts of names
 
@@ -33,7 +35,7 @@ def host_features() -> frozenset[str] | None:
     import llvmlite.binding as llvm
 
     try:
-        return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+        return frozenset(name for name, present in llvm.get_host_cpu_features().items() if usable(name, present))
     except RuntimeError:
         return None
 

@@ -81,6 +81,8 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
         return map_stmt(stmt, lambda s: _partition(s, extents, copies))
     if stmt.kind == "vectorized":
         return stmt
+    if stmt.kind == "matrix":
+        return _shortened(stmt, extents)
     if stmt.kind == "unrolled":
         repeats = int(stmt.extent.value) if stmt.extent.is_const else 1
         return For(stmt.var, stmt.extent, _partition(stmt.body, {**extents, stmt.var: stmt.extent}, copies * repeats), stmt.kind)
@@ -216,7 +218,7 @@ def _shortening(stmt: Stmt) -> set[Expr]:
     return {
         test
         for loop in walk_stmts(stmt)
-        if isinstance(loop, For) and loop.kind == "serial" and (optional := _optional(loop)) is not None
+        if isinstance(loop, For) and loop.kind in ("serial", "matrix") and (optional := _optional(loop)) is not None
         for test in conjuncts(optional.condition)
         if _range(test, loop.var, {}, set()) is not None
     }

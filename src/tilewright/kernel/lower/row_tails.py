@@ -60,7 +60,7 @@ def split_row_tails(kernel: Kernel) -> Kernel:
 def _split(stmt: Stmt, kernel: Kernel, extents: dict[Expr, Expr]) -> Stmt:
     if not isinstance(stmt, For):
         return map_stmt(stmt, lambda inner: _split(inner, kernel, extents))
-    if stmt.kind in ("vectorized", "unrolled"):
+    if stmt.kind in ("vectorized", "unrolled", "matrix"):
         return stmt
     inside = {**extents, stmt.var: stmt.extent}
     run = simplifier(extents=inside)

@@ -82,9 +82,9 @@ def _simplify_for(loop: For, extent: Expr, scope: ValueSimplifier) -> Stmt:
     kind = "serial" if loop.kind in ("vectorized", "unrolled") and not extent.is_const else loop.kind
     if extent.is_const and extent.value <= 0:
         return NOTHING
-    if extent.is_const and extent.value == 1:
+    if extent.is_const and extent.value == 1 and kind != "matrix":
         return _simplify(substitute_stmt(loop.body, {loop.var: const(0)}), scope)
-    if not extent.is_const and scope.rewrite(less_equal(extent, 1)) is TRUE:
+    if not extent.is_const and kind != "matrix" and scope.rewrite(less_equal(extent, 1)) is TRUE:
         return _simplify(If(less(0, extent), substitute_stmt(loop.body, {loop.var: const(0)})), scope)
     body = _simplify(loop.body, ValueSimplifier({**scope.extents, loop.var: extent}))
     if body is NOTHING:

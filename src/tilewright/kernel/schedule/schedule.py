@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.kernel.nodes import Kernel, Scope
-from tilewright.kernel.schedule import ahead, caching, dot, factor, layout, loop, online, padding, placement, reduction
+from tilewright.kernel.schedule import ahead, caching, dot, factor, layout, loop, matrix, online, padding, placement, reduction
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.layout import PackedLayout
 from tilewright.kernel.schedule.legality import check_locals
@@ -48,6 +48,7 @@ PRIMITIVES: Mapping[str, Callable[..., Change]] = {
     "clamp_reads": padding.clamp_reads,
     "pad": padding.pad,
     "dot": dot.dot,
+    "matrix": matrix.matrix,
     "prefetch": ahead.prefetch,
 }
 
@@ -180,6 +181,10 @@ class Schedule:
     def dot(self, block: str, iter: str | int, factors: int) -> Schedule:  # noqa: A002
         """Take several points of a reduction iter in one instruction: `dot.dot`."""
         return self.apply("dot", (block,), {"iter": iter, "factors": factors})[0]
+
+    def matrix(self, loop: str) -> Schedule:
+        """Let tile instructions carry out a loop over rows: `matrix.matrix`."""
+        return self.apply("matrix", (loop,), {})[0]
 
     def prefetch(
         self,

@@ -60,6 +60,38 @@ WORDS = (VPDPWSSD, VPMADDWD)  # bytes are widened for them
 BYTES = (EVEN_ODD_VNNI, EVEN_ODD)  # of any signs
 
 
+@dataclass(frozen=True, slots=True)
+class MatrixInstruction:
+    """An instruction that adds the products of two tiles, of up to 16 rows of 64 bytes, to a tile of 16 x 16 sums of 32 bits (Intel AMX):
+    each row of the left one with each lane of the right one, in which `factors` neighbours lie side by side."""
+
+    name: str
+    factors: int
+    left: DType
+    right: DType
+
+    @property
+    def sums(self) -> DType:
+        """Dtype of the sums."""
+        return dtypes.float32 if self.left.is_float else dtypes.int32
+
+
+MATRIX_REGISTERS = 8
+TDP_BYTES = tuple(
+    MatrixInstruction(f"tdpb{'s' if a is dtypes.int8 else 'u'}{'s' if b is dtypes.int8 else 'u'}d", 4, a, b)
+    for a in (dtypes.uint8, dtypes.int8)
+    for b in (dtypes.int8, dtypes.uint8)
+)
+TDPBF16PS = MatrixInstruction("tdpbf16ps", 2, dtypes.bfloat16, dtypes.bfloat16)
+
+
+def matrix_instructions(machine: Machine) -> tuple[MatrixInstruction, ...]:
+    """Those that the machine has; no other width of vectors than theirs is beside them."""
+    if machine.arch != "x86_64" or machine.vector_bits != 512 or not machine.has("amx-tile"):
+        return ()
+    return (TDP_BYTES if machine.has("amx-int8") else ()) + ((TDPBF16PS,) if machine.has("amx-bf16") else ())
+
+
 def dot_instructions(machine: Machine) -> tuple[DotInstruction, ...]:
     """What the machine has, best first."""
     if machine.arch == "aarch64":

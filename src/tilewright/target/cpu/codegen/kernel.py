@@ -16,7 +16,7 @@ buffer as a `noalias` parameter and are not inlined, which is what lets LLVM hoi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.ir.expr import Expr, ceildiv, const, maximum, minimum, mul
 from tilewright.ir.scalar_ops import Op
@@ -29,6 +29,7 @@ from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen.expressions import ExprEmitter
 from tilewright.target.cpu.codegen.facts import Facts, ranges_of
 from tilewright.target.cpu.codegen.llvm_types import memory_type, value_type
+from tilewright.target.cpu.codegen.matrix import release
 from tilewright.target.cpu.codegen.statements import Context, emit, emit_loop
 from tilewright.target.cpu.codegen.style import style_of
 from tilewright.target.cpu.codegen.text import Function, Module, Operand, symbol
@@ -114,7 +115,9 @@ class _KernelEmitter:
     """The functions of one kernel."""
 
     def __init__(self, kernel: Kernel, module: Module, turn: Expr | None, machine: Machine) -> None:
-        self.kernel, self.module, self.style, self.facts, self.turn = kernel, module, style_of(machine), Facts(ranges_of(kernel.body)), turn
+        self.kernel, self.module, self.facts, self.turn = kernel, module, Facts(ranges_of(kernel.body)), turn
+        tiles = any(isinstance(stmt, For) and stmt.kind == "matrix" for stmt in walk_stmts(kernel.body))
+        self.style = style_of(machine) if tiles else replace(style_of(machine), tiles=())
         self.machine, self.cores = machine, machine.cores
         self.read_only = frozenset(kernel.inputs)
         self.shared = frozenset(buffer for pair in overwriting(kernel) for buffer in (kernel.inputs[pair[0]], kernel.outputs[pair[1]]))
@@ -149,6 +152,7 @@ class _KernelEmitter:
         arguments = self.arguments(em, buffers, kernel.sizes, "ptr %pool")
         self.allocate(body, None)
         emit(Context(body, lambda loop: self.parallel(body, loop)), kernel.body)
+        release(body.fn)
         body.fn.do("ret void")
         self.module.add(body.fn)
         entry.do(f"call void {symbol(f'{name}.serial')}({arguments})")
@@ -243,6 +247,7 @@ class _KernelEmitter:
         self.allocate(em, loop)
         odd = None if self.turn is None else em.fn.op(f"trunc i64 {em.scalar(self.turn)} to i1")
         emit_loop(em, loop, "%begin", "%end", lambda: emit(Context(em), loop.body), odd)
+        release(em.fn)
         em.fn.do("ret void")
         self.module.add(em.fn)
 

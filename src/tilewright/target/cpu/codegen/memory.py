@@ -275,7 +275,7 @@ def _guarded(em: ExprEmitter, buffer: Buffer, uniform: Terms, constant: int, lan
         bits = em.fn.op(f"bitcast <{em.lanes} x i1> {em.mask} to i{em.lanes}")
         some = em.fn.op(f"icmp ne i{em.lanes} {bits}, 0")
         guard = some if guard is None else em.fn.op(f"and i1 {guard}, {some}")
-    return em.fn.op(f"select i1 {guard}, ptr {pointer}, ptr {_zeros(em)}")
+    return em.fn.op(f"select i1 {guard}, ptr {pointer}, ptr {zeros(em)}")
 
 
 def is_zeroed_when_off(em: ExprEmitter, e: Expr) -> bool:
@@ -283,7 +283,8 @@ def is_zeroed_when_off(em: ExprEmitter, e: Expr) -> bool:
     return e.op is Op.LOAD and not is_local(e.attr) and e.dtype is not dtypes.float8e8m0
 
 
-def _zeros(em: ExprEmitter) -> str:
+def zeros(em: ExprEmitter) -> str:
+    """The address of SAFE_BYTES zeros."""
     return em.fn.module.constant("tw.zeros", f"private unnamed_addr constant [{SAFE_BYTES} x i8] zeroinitializer, align 64")
 
 
@@ -371,7 +372,7 @@ def _gather(em: ExprEmitter, buffer: Buffer, pointers: str) -> str:
             f"call {type_} {name}({pointer_type} {pointers}, i32 {buffer.dtype.bytes}, {mask_type} {mask}, {type_} zeroinitializer)"
         )
     if mask != "splat (i1 true)":
-        pointers = fn.op(f"select {mask_type} {mask}, {pointer_type} {pointers}, {pointer_type} {splat_constant(_zeros(em), 'ptr', lanes)}")
+        pointers = fn.op(f"select {mask_type} {mask}, {pointer_type} {pointers}, {pointer_type} {splat_constant(zeros(em), 'ptr', lanes)}")
     result: Operand = "poison"
     for lane in range(lanes):
         pointer = fn.op(f"extractelement {pointer_type} {pointers}, i64 {lane}")

@@ -11,7 +11,7 @@ from tilewright.ir.scalar_ops import Op, wrap_integer
 from tilewright.ir.traverse import depends_on
 from tilewright.kernel.nodes import For, If, Let, Prefetch, Seq, Stmt, Store, While, walk_stmts
 from tilewright.support.errors import InternalError
-from tilewright.target.cpu.codegen import arithmetic, memory, transposition
+from tilewright.target.cpu.codegen import arithmetic, matrix, memory, transposition
 from tilewright.target.cpu.codegen.expressions import ExprEmitter
 from tilewright.target.cpu.codegen.facts import Facts
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, shuffle_mask, value_type, vector
@@ -38,10 +38,17 @@ def emit(cx: Context, stmt: Stmt) -> None:
         case Store():
             emit_store(cx.em, stmt)
         case Seq(stmts):
-            for child in stmts:
-                emit(cx, child)
+            for part in matrix.split_regions(cx.em, stmts):
+                if isinstance(part, matrix.Region):
+                    _emit_region(cx, part)
+                else:
+                    emit(cx, part)
         case For():
-            _emit_for(cx, stmt)
+            (part,) = matrix.split_regions(cx.em, (stmt,))
+            if isinstance(part, matrix.Region):
+                _emit_region(cx, part)
+            else:
+                _emit_for(cx, stmt)
         case If():
             _emit_if(cx, stmt)
         case Let():
@@ -52,6 +59,13 @@ def emit(cx: Context, stmt: Stmt) -> None:
             memory.prefetch(cx.em, stmt)
         case _:
             raise InternalError(f"the CPU code generator met a block ({stmt.name}); `lower` dissolves blocks")
+
+
+def _emit_region(cx: Context, region: matrix.Region) -> None:
+    def loop(around: For, extent: Operand, body: Callable[[], None]) -> None:
+        emit_loop(cx.em, around, 0, extent, body)
+
+    matrix.emit_region(cx.em, region, lambda stmt: emit(cx, stmt), loop)
 
 
 def _emit_for(cx: Context, loop: For) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.machine.description import Machine
-from tilewright.target.cpu.dots import DotInstruction, dot_instructions
+from tilewright.target.cpu.dots import DotInstruction, MatrixInstruction, dot_instructions, matrix_instructions
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
     """What emission needs to know of the machine. native_half: conversions between float16 and float32 are instructions.
     native_fma: so is a fused multiply-add. native_max: so is a maximum that propagates NaN. rough_reciprocal: so are 14 bits
-    of 1 / x. vector_bits: of one register. dots: instructions that sum products of narrow integers."""
+    of 1 / x. vector_bits: of one register. dots: instructions that sum products of narrow integers. tiles: those that multiply tiles."""
 
     native_half: bool
     native_fma: bool
@@ -21,6 +21,7 @@ class Style:
     masks: bool
     vector_bits: int
     dots: tuple[DotInstruction, ...]
+    tiles: tuple[MatrixInstruction, ...]
 
 
 def style_of(machine: Machine) -> Style:
@@ -33,4 +34,5 @@ def style_of(machine: Machine) -> Style:
         masks=machine.has("avx512vl"),
         vector_bits=max(machine.vector_bits, 64),
         dots=dot_instructions(machine),
+        tiles=matrix_instructions(machine),
     )

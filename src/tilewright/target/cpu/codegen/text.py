@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 Operand = str | int  # the name of a value or a constant; plain ints are known constants of i64, folded as they meet
 
@@ -69,7 +70,7 @@ class Module:
 class Function:
     """One function under construction. Instructions go to the end of the current block; `block` is its label."""
 
-    __slots__ = ("_count", "_entry", "_header", "_lines", "block", "module")
+    __slots__ = ("_count", "_entry", "_header", "_lines", "block", "module", "tiles")
 
     def __init__(self, module: Module, name: str, params: Sequence[str], result: str = "void", linkage: str = "", extra: str = "") -> None:
         """params: as in the text, `ptr noalias %x`. linkage: `internal` or empty. extra: further attributes."""
@@ -81,6 +82,7 @@ class Function:
         self._lines: list[str] = []
         self._count = 0
         self.block = "entry"
+        self.tiles: Any = None  # what `matrix` keeps of a function's tile registers
 
     def op(self, text: str) -> str:
         """Appends an instruction that has a result; gives the result's name."""
@@ -99,6 +101,10 @@ class Function:
         name = f"%a{self._count}"
         self._entry.append(f"  {name} = alloca {text}")
         return name
+
+    def at_entry(self, text: str) -> None:
+        """Appends an instruction without a result to the entry block, after the slots so far."""
+        self._entry.append("  " + text)
 
     def label(self, hint: str) -> str:
         """A label not used before, for `start`."""

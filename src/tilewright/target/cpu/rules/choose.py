@@ -14,6 +14,7 @@ from tilewright.target.cpu.rules.contraction import schedule_contraction
 from tilewright.target.cpu.rules.dot import schedule_dot
 from tilewright.target.cpu.rules.inline import inline_producers
 from tilewright.target.cpu.rules.lanes import schedule_windows
+from tilewright.target.cpu.rules.matrix import schedule_matrix
 from tilewright.target.cpu.rules.pairs import schedule_pair
 from tilewright.target.cpu.rules.reduction import schedule_rest
 from tilewright.target.cpu.rules.rowwise import schedule_rows
@@ -51,7 +52,9 @@ def schedule_kernel(
     for name in products:
         try:
             with space.attempt(f"product {name}"):
-                scheduled = schedule_dot(s, name, names, machine, space, reassociate)
+                scheduled = schedule_matrix(s, name, names, machine, space, reassociate)
+                if scheduled is None:
+                    scheduled = schedule_dot(s, name, names, machine, space, reassociate)
                 if scheduled is None:
                     scheduled = schedule_contraction(s, name, names, machine, space)
         except ScheduleError:

@@ -59,7 +59,7 @@ def schedule_dot(
     """The kernel with product block `name` in tiles of dot instructions and its consumer on them; None where no instruction fits.
     `reassociate`: sums of floats may be added up in another order."""
     product = as_product(block_of(s, name))
-    tile = None if product is None else _tile(product, constants, machine)
+    tile = None if product is None else dot_tile(product, constants, machine)
     if tile is None or (tile.instruction.sums.is_float and not reassociate):
         return None
     taken = take_epilogue(s, name)
@@ -67,7 +67,7 @@ def schedule_dot(
         return None
     s, epilogue = taken
     height, count = _tile_size(tile, machine, space)
-    s = _packed(s, name, tile, count, constants)
+    s = packed_panel(s, name, tile, count, constants)
     position = block_of(s, name).iters.index(tile.contracted)
     s = s.dot(name, position, tile.instruction.factors)
     register = Tile(tile.panel, tile.rows, tile.vector, tile.beyond, count, tile.lanes, tile.row, height)
@@ -79,7 +79,8 @@ def schedule_dot(
     return parallelise(s, [*blocks, *loops.outer, *loops.tiles])
 
 
-def _tile(product: Product, constants: frozenset[str], machine: Machine) -> DotTile | None:
+def dot_tile(product: Product, constants: frozenset[str], machine: Machine) -> DotTile | None:
+    """Which operand is the panel, which the rows, and along which axes; None where no instruction fits."""
     block = product.block
     body = block.body
     assert isinstance(body, Store)
@@ -139,7 +140,7 @@ def _tile_size(tile: DotTile, machine: Machine, space: Space) -> tuple[int, int]
     return space.choose("dot_tile", sizes, cost, "rows x vectors: ragged waste, sums too few to hide the latency, loads, widening")
 
 
-def _packed(s: Schedule, name: str, tile: DotTile, count: int, constants: frozenset[str]) -> Schedule:
+def packed_panel(s: Schedule, name: str, tile: DotTile, count: int, constants: frozenset[str]) -> Schedule:
     """The panel as [outer][vectors / count][reduction][count][lanes][factors]: at compile time, or by a copy at the start."""
     buffer = tile.panel.attr.name
     if buffer not in constants:
@@ -187,7 +188,7 @@ def _tile_loops(s: Schedule, name: str, epilogue: str, tile: Tile, machine: Mach
     blocks: list[str] = []
     if not loops.outer:
         rows, panels = tile.broadcast.attr, tile.panel.attr
-        remote = REMOTE if _in_short_runs(tile.broadcast, block_of(s, name), machine) else 0.0
+        remote = REMOTE if in_short_runs(tile.broadcast, block_of(s, name), machine) else 0.0
         s, blocks, tiles = block_rows(s, name, rows, panels, loops.tiles, len(loops.tiles), machine, space, remote)
         loops = replace(loops, tiles=tiles)
     s = s.reorder(*blocks, *loops.outer, *loops.tiles, *loops.reduced, *loops.inner)
@@ -204,7 +205,7 @@ def _tile_loops(s: Schedule, name: str, epilogue: str, tile: Tile, machine: Mach
     return clamp_tile(s, name, tile), replace(loops, reduced=rolled), blocks
 
 
-def _in_short_runs(rows: Expr, block: Block, machine: Machine) -> bool:
+def in_short_runs(rows: Expr, block: Block, machine: Machine) -> bool:
     """Whether rows lie apart from one step of a reduction to the next, so that the hardware does not see what comes."""
     steps = [stride(rows, it.var) for it in reductions(block)]
     return any(step is None or abs(step) * rows.dtype.bytes > machine.l1d.line for step in steps)

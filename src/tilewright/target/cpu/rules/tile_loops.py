@@ -79,12 +79,14 @@ def take_epilogue(s: Schedule, name: str) -> tuple[Schedule, str] | None:
     return s, copy
 
 
-def place_epilogue(s: Schedule, epilogue: str, at: str, tile: Tile) -> Schedule:
-    """Compute the consumer at the tile and vectorise it along the axis that it stores in order."""
+def place_epilogue(s: Schedule, epilogue: str, at: str, tile: Tile, rolled: bool = False) -> Schedule:
+    """Compute the consumer at the tile and vectorise it along the axis that it stores in order. `rolled`: rows are a loop; else all of the
+    tile is written out."""
     s, made = s.reverse_compute_at(epilogue, at)
     last = made[-1]
     extent = s.nest.loop(last).stmt.extent
     width = tile.vectors * tile.lanes
+    most = tile.vectors if rolled else width
     if extent.is_const and extent.value == width:
         s, (part, lane) = s.split(last, tile.lanes)
         s = s.vectorize(lane)
@@ -93,6 +95,6 @@ def place_epilogue(s: Schedule, epilogue: str, at: str, tile: Tile) -> Schedule:
         s = s.vectorize(last)
     for loop in s.loops_of(epilogue):
         placed = s.nest.loop(loop).stmt
-        if loop in made and placed.kind == "serial" and placed.extent.is_const and placed.extent.value <= width:
+        if loop in made and placed.kind == "serial" and placed.extent.is_const and placed.extent.value <= most:
             s = s.unroll(loop)
     return s
