@@ -36,14 +36,14 @@ from tilewright.target.cpu.bf16_cost import CpuProductCost, direct_speed
 from tilewright.target.cpu.dots import activation_dtype
 from tilewright.target.cpu.entry import RuntimeCheck, emit_entry
 from tilewright.target.cpu.groups import GroupCompiler
-from tilewright.target.cpu.layout_cost import CpuLayoutCost
+from tilewright.target.cpu.layout_cost import CpuLayoutCost, block_sizes
 from tilewright.target.cpu.llvm import llvm_target
 from tilewright.target.cpu.manifest import kernel_entry, target_entry
 from tilewright.target.cpu.rules.pairs_cost import CpuPairCost
 from tilewright.target.cpu.rules.winograd_cost import CpuConvolutionCost
 from tilewright.target.cpu.thread_pool import thread_pool_object
 from tilewright.transform.bf16_products import bf16_products
-from tilewright.transform.block_channels import block_channels
+from tilewright.transform.block_channels import best_lanes, block_channels
 from tilewright.transform.causal_masks import causal_masks
 from tilewright.transform.choose_winograd import choose_winograd
 from tilewright.transform.decompose import open_composites
@@ -91,7 +91,16 @@ class GraphPass:
 def graph_passes(machine: Machine, precision: str = "default") -> tuple[GraphPass, ...]:
     """All passes in order, with the target's opinion, under a precision, where one asks for it."""
     speed = direct_speed(machine) if precision == "bf16" else 1.0
-    cost, layouts, products = CpuConvolutionCost(machine, speed), CpuLayoutCost(machine, speed), CpuProductCost(machine)
+    cost, products = CpuConvolutionCost(machine, speed), CpuProductCost(machine)
+    sizes = block_sizes(machine, precision == "bf16")
+
+    def layouts(lanes: int) -> CpuLayoutCost:
+        return CpuLayoutCost(machine, speed, lanes)
+
+    def blocked(function: Function) -> Function:
+        lanes = best_lanes(function, sizes, layouts)
+        return block_channels(function, lanes, layouts(lanes))
+
     pairs = CpuPairCost(machine)
     return (
         GraphPass("sink_constants", sink_constants, 0, "first: constants that reach loop bodies can be folded and packed there"),
@@ -121,7 +130,7 @@ def graph_passes(machine: Machine, precision: str = "default") -> tuple[GraphPas
         GraphPass("fold_opened", fold_constants, 1, "decompositions compute on constants: biases added, weights sliced"),
         GraphPass(
             "block_channels",
-            lambda f: block_channels(f, machine.lanes(32), layouts),
+            blocked,
             3,
             "channels and their users are in the open",
             setting="layouts",

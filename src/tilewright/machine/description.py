@@ -79,6 +79,9 @@ def estimated_peaks(machine: Machine) -> Peaks:
     f32 = 2.0 * machine.lanes(32) * machine.fma_units * ASSUMED_CLOCK_GHZ
     bf16 = 2.0 if machine.has("avx512bf16") or machine.has("bf16") else 1.0
     int8 = 4.0 if any(map(machine.has, ("avx512vnni", "avxvnni", "dotprod"))) else 1.0
+    if machine.vector_bits == 512:  # tile instructions: 16 x 16 sums of 64 bytes each in 16 cycles
+        bf16 = 16.0 if machine.has("amx-bf16") else bf16
+        int8 = 32.0 if machine.has("amx-int8") else int8
     line = machine.l1d.line
     return Peaks(
         f32=f32,

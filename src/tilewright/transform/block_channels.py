@@ -8,7 +8,7 @@ the plain form, which is made where it is first asked for. Weights stay as they 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -111,6 +111,25 @@ def block_channels(function: Function, lanes: int, cost: LayoutCost | None = Non
             results = state.g.emit(node.op, *(state.plain_form(value) for value in node.inputs))
             state.plain.update(zip(node.values, results, strict=True))
     return Function(function.name, function.params, tuple(state.plain_form(value) for value in function.results))
+
+
+def best_lanes(function: Function, sizes: Sequence[int], cost: Callable[[int], LayoutCost]) -> int:
+    """Of several sizes of blocks the one with which the function's convolutions cost least; the first where some of them are depthwise,
+    whose channels only take more memory."""
+    options = [n for n in sizes if n == sizes[0] or not _is_depthwise_anywhere(function, n)]
+    if len(options) == 1:
+        return options[0]
+
+    def total(lanes: int) -> float:
+        priced = cost(lanes)
+        nodes = [node for node in walk_nodes(function.results) if isinstance(node.op, Convolution) and _starts(node, sizes[0])]
+        return sum(priced.convolution(node, blocked=_starts(node, lanes)) for node in nodes)
+
+    return min(options, key=total)
+
+
+def _is_depthwise_anywhere(function: Function, lanes: int) -> bool:
+    return any(isinstance(node.op, Convolution) and node.op.groups > 1 and _starts(node, lanes) for node in walk_nodes(function.results))
 
 
 def _starts(node: Node, lanes: int) -> bool:

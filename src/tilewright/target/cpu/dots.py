@@ -77,6 +77,7 @@ class MatrixInstruction:
 
 
 MATRIX_REGISTERS = 8
+TILE_BYTES = 64  # of one row
 TDP_BYTES = tuple(
     MatrixInstruction(f"tdpb{'s' if a is dtypes.int8 else 'u'}{'s' if b is dtypes.int8 else 'u'}d", 4, a, b)
     for a in (dtypes.uint8, dtypes.int8)

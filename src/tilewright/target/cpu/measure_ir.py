@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tilewright.ir import dtypes
 from tilewright.machine.description import Machine
 from tilewright.target.cpu.codegen.text import Function, Module
+from tilewright.target.cpu.dots import MatrixInstruction, matrix_instructions
 from tilewright.target.cpu.llvm import function_attributes
 
 ARITHMETIC = ("f32", "bf16", "int8")
+TILES = 4  # independent sums of tiles, of which each takes two of the four registers of factors
 READS = 8  # vectors read per iteration, each into an accumulator of its own
 READ, RUN = "tw_measure_read", "tw_measure_run"
 
@@ -28,12 +31,14 @@ def accumulators(machine: Machine) -> int:
 
 def available(machine: Machine) -> tuple[str, ...]:
     """The kinds of multiply-add that the machine has instructions for."""
-    return tuple(kind for kind in ARITHMETIC if _instruction(machine, kind) is not None)
+    return tuple(kind for kind in ARITHMETIC if _tiles(machine, kind) is not None or _instruction(machine, kind) is not None)
 
 
 def operations(machine: Machine, kind: str) -> int:
     """Operations in one repetition of the kernel of a kind; a multiply-add counts as two."""
     factors = {"f32": 1, "bf16": 2, "int8": 4}[kind]
+    if _tiles(machine, kind) is not None:
+        return 2 * TILES * 16 * 16 * 16 * factors
     return 2 * accumulators(machine) * machine.lanes(32) * factors
 
 
@@ -45,7 +50,11 @@ def measuring_module(machine: Machine) -> str:
     module.declare("declare void @tw_pool_begin(ptr)")
     module.declare("declare void @tw_pool_end(ptr)")
     for kind in available(machine):
-        _arithmetic(module, machine, kind)
+        tiles = _tiles(machine, kind)
+        if tiles is not None:
+            _tile_arithmetic(module, kind, tiles)
+        else:
+            _arithmetic(module, machine, kind)
     _read(module, machine)
     _run(module)
     return module.text()
@@ -83,6 +92,34 @@ def _arithmetic(module: Module, machine: Machine, kind: str) -> None:
 
     last = _loop(fn, repetitions, start, body)
     _sink(fn, sums, last, share)
+    _close(module, fn)
+
+
+def _tile_arithmetic(module: Module, kind: str, instruction: MatrixInstruction) -> None:
+    """Products of tiles into independent sums, all in registers."""
+    moved, tile = "i8 immarg, ptr, i64", "i8 immarg"
+    used = {"ldtilecfg": "ptr", "tilezero": tile, "tileloadd64": moved, "tilestored64": moved, "tilerelease": ""}
+    for name, args in used.items():
+        module.declare(f"declare void @llvm.x86.{name}({args})")
+    module.declare(f"declare void @llvm.x86.{instruction.name}(i8 immarg, i8 immarg, i8 immarg)")
+    shapes = ", ".join(["i8 1", *["i8 0"] * 15, *["i8 64", "i8 0"] * 8, *["i8 0"] * 16, *["i8 16"] * 8, *["i8 0"] * 8])
+    table = module.constant("tw.measure.shapes", f"private unnamed_addr constant [64 x i8] [{shapes}], align 64")
+    fn, share, repetitions, data = _kernel(module, arithmetic_name(kind))
+    fn.do(f"call void @llvm.x86.ldtilecfg(ptr {table})")
+    for number in range(TILES):
+        fn.do(f"call void @llvm.x86.tilezero(i8 {number})")
+    for number in range(TILES, 2 * TILES):
+        fn.do(f"call void @llvm.x86.tileloadd64(i8 {number}, ptr {data}, i64 64)")
+
+    def body(_: str, carried: Sequence[str]) -> Sequence[str]:
+        for number in range(TILES):
+            fn.do(f"call void @llvm.x86.{instruction.name}(i8 {number}, i8 {TILES + number // 2}, i8 {TILES + 2 + number % 2})")
+        return carried
+
+    _loop(fn, repetitions, [], body)
+    for number in range(TILES):
+        fn.do(f"call void @llvm.x86.tilestored64(i8 {number}, ptr {share}, i64 0)")  # one row over the other, as nobody looks
+    fn.do("call void @llvm.x86.tilerelease()")
     _close(module, fn)
 
 
@@ -166,6 +203,12 @@ def _sink(fn: Function, type_: str, values: Sequence[str], place: str) -> None:
     """Writes all values, so that they are needed."""
     for value in values:
         fn.do(f"store volatile {type_} {value}, ptr {place}, align 4")
+
+
+def _tiles(machine: Machine, kind: str) -> MatrixInstruction | None:
+    """The instruction on tiles for factors of a kind, where there is one."""
+    wanted = {"bf16": dtypes.bfloat16, "int8": dtypes.uint8}.get(kind)
+    return next((found for found in matrix_instructions(machine) if found.left is wanted), None)
 
 
 def _instruction(machine: Machine, kind: str) -> tuple[str, str, tuple[str, str]] | None:

@@ -167,7 +167,7 @@ def packed_panel(s: Schedule, name: str, tile: DotTile, count: int, constants: f
                 axis(2, order.index(part))
                 axis(5, 0)
             elif part is tile.vector.var and tile.beyond is None:
-                own += [count, tile.lanes]
+                own += [count, tile.lanes] if first else [-(-extent_value(extents[part]) // (count * tile.lanes)), count, tile.lanes]
                 axis(1, 0)
                 axis(3, 0)
                 axis(4, 0)
