@@ -145,7 +145,7 @@ HEAD = "def f(x: float32[N, 64], y: Out[float32[N]]):\n"
                 "  where: line 2, column 14\n"
                 "         for i in rang(N):\n"
                 "                  ^\n"
-                "  try:   one of range, parallel, vectorized, unrolled, grid over an extent\n"
+                "  try:   one of range, parallel, vectorized, unrolled, matrix, grid over an extent\n"
                 "  docs:  docs/errors.md#parse-error"
             ),
         ),

@@ -8,14 +8,18 @@ from math import inf, prod
 from tilewright.graph.node import Node
 from tilewright.graph.ops import BlockedConvolution, Contract
 from tilewright.graph.ops.contraction import parse_spec
+from tilewright.ir import dtypes
 from tilewright.machine.description import Machine, estimated_peaks
-from tilewright.target.cpu.dots import multiplies_bf16
+from tilewright.target.cpu.dots import matrix_instructions, multiplies_bf16
+from tilewright.target.cpu.rules.matrix import STEPS, tile_steps
 from tilewright.target.cpu.rules.structure import extent_value
 from tilewright.transform.bf16_products import Form
 
 WIDENING = 2.0  # vector operations that make a vector of bfloat16 in memory one of float32
 ROUNDING = 16.0  # operations that round one number to bfloat16
 TILE_ROWS = 8.0  # rows that share it, where there are so many
+PAIRS_BESIDE_TILES = 0.6  # times the rate of float32 at which processors with tile instructions add pairs of products in vectors
+TILES_REACH = 0.5  # of their peak, beside loads and stores of tiles
 HIDDEN = 0.6  # share of the shorter of computing and reading that passes while the other one does
 KEPT = 0.5  # of a cache: weights up to this stay there from one use to the next, beside what else a model reads
 
@@ -32,13 +36,23 @@ class CpuProductCost:
         held = prod(max(extent_value(dim), 1) for dim in node.inputs[weights].shape)
         rows = multiply_adds(node) / held
         peaks = estimated_peaks(self.machine)
-        computing = 2.0 * rows * held / (peaks.bf16 if form == "operands" else peaks.f32)
+        computing = 2.0 * rows * held / (self._operand_rate(node, weights) if form == "operands" else peaks.f32)
         if form == "weights":
             computing *= 1 + WIDENING / min(rows, TILE_ROWS)
         if form == "operands":
             computing += ROUNDING * prod(max(extent_value(dim), 1) for dim in node.inputs[1 - weights].shape) / peaks.f32
         reading = held * 4 / self.bandwidth(resident) if form == "float32" else held * 2 / self.bandwidth(resident // 2)
         return max(computing, reading) + (1 - HIDDEN) * min(computing, reading)
+
+    def _operand_rate(self, node: Node, weights: int) -> float:
+        """GFLOP/s with both factors in bfloat16: by tile instructions as far as terms that lie side by side fill their steps."""
+        peaks = estimated_peaks(self.machine)
+        tiles = [found for found in matrix_instructions(self.machine) if found.left is dtypes.bfloat16]
+        if not tiles:
+            return peaks.bf16
+        terms = node.inputs[1 - weights].shape[-1]
+        steps = tile_steps(int(terms.value), tiles[0]) if terms.is_const else None
+        return peaks.f32 * PAIRS_BESIDE_TILES if steps is None else peaks.bf16 * TILES_REACH * steps / STEPS
 
     def bandwidth(self, resident: int) -> float:
         """GB/s at which weights come, of which so many bytes are read between two uses of each."""

@@ -68,10 +68,14 @@ def _instruction(tile: DotTile, machine: Machine) -> MatrixInstruction | None:
 def _steps(tile: DotTile, instruction: MatrixInstruction) -> int | None:
     """Steps of the reduction in one instruction, without a rest."""
     extent = tile.contracted.extent
-    if not extent.is_const or extent.value % instruction.factors:
+    return tile_steps(int(extent.value), instruction) if extent.is_const else None
+
+
+def tile_steps(terms: int, instruction: MatrixInstruction) -> int | None:
+    """Steps of one instruction for so many terms that lie side by side, without a rest; None where they would leave most of it empty."""
+    if terms % instruction.factors:
         return None
-    total = int(extent.value) // instruction.factors
-    best = max((n for n in range(1, STEPS + 1) if total % n == 0), default=1)
+    best = max((n for n in range(1, STEPS + 1) if terms // instruction.factors % n == 0), default=1)
     return best if best >= LEAST_STEPS else None
 
 
