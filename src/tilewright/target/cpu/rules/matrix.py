@@ -7,9 +7,10 @@ whole reduction, then go to memory that stays in the first cache, from where the
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
+from tilewright.kernel.nodes import Block, BlockIter
 from tilewright.kernel.schedule.matrix import ROWS
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
@@ -20,12 +21,15 @@ from tilewright.target.cpu.rules.blocking import block_rows
 from tilewright.target.cpu.rules.dot import LOADS, REMOTE, DotTile, dot_tile, in_short_runs, packed_panel
 from tilewright.target.cpu.rules.elementwise import parallelise
 from tilewright.target.cpu.rules.register_tile import Tile
-from tilewright.target.cpu.rules.structure import as_product, block_of, extent_value, reductions, stride
+from tilewright.target.cpu.rules.structure import as_product, block_of, extent_value, reductions, spatial, stride, uses
 from tilewright.target.cpu.rules.tile_loops import clamp_tile, place_epilogue, split_tile, take_epilogue
 
 STEPS = 16  # of the reduction in one instruction: rows of a tile of the panel
 LEAST_STEPS = 4  # fewer leave too much of the registers empty
+LATENCY = 52.0  # cycles from one product to the next that adds to the same sums
 FEW_ROWS = 8.0  # an instruction on fewer rows takes as long as one on so many
+KEPT = 0.5  # of the first cache, which a panel may fill and stay there
+FAR_LOAD = 1.5  # cycles to load one row of a tile from beyond it
 STORED = 1.5  # cycles to store one row of sums, and to load it again
 BEGUN = 40.0  # cycles that a register tile takes beside its products and stores: shapes, latencies of the first and the last
 
@@ -45,19 +49,39 @@ def schedule_matrix(
     steps = _steps(tile, instruction)
     if tile.row is None or steps is None or stride(tile.rows, tile.row.var) is None or tile.panel.attr.name not in constants:
         return None
-    height, tall, count = _tile_size(tile, steps, s, name, machine, space)
-    if not height:
+    beside = _beside(block_of(s, name), tile)
+    size = _tile_size(tile, beside, steps, s, name, machine, space)
+    if not size.height:
         return None
     taken = take_epilogue(s, name)
     if taken is None:
         return None
     s, epilogue = taken
-    s = packed_panel(s, name, tile, count, constants)
+    s = packed_panel(s, name, tile, size.count, constants)
     block = block_of(s, name)
     position = reductions(block).index(tile.contracted)
     s = s.dot(name, block.iters.index(tile.contracted), instruction.factors)
-    register = Tile(tile.panel, tile.rows, tile.vector, tile.beyond, count, tile.lanes, tile.row, height * tall)
-    return _loops(s, name, epilogue, register, tile, (height, tall), (position, steps), instruction, machine, space)
+    rows = size.height if beside is not None else size.height * size.tall
+    register = Tile(tile.panel, tile.rows, tile.vector, tile.beyond, size.count, tile.lanes, tile.row, rows)
+    return _loops(s, name, epilogue, register, tile, beside, size, (position, steps), instruction, machine, space)
+
+
+@dataclass(frozen=True, slots=True)
+class TileSize:
+    """A register tile: rows of a tile, how many tiles of rows, how many of lanes. No rows: no tiles at all."""
+
+    height: int = 0
+    tall: int = 0
+    count: int = 0
+
+
+def _beside(block: Block, tile: DotTile) -> BlockIter | None:
+    """The iter that tiles of rows are along where one tile holds all rows there are: rows of an image, say."""
+    if tile.row is None or not tile.row.extent.is_const or tile.row.extent.value > ROWS:
+        return None
+    others = [it for it in spatial(block) if it not in (tile.row, tile.vector, tile.beyond) and not uses(tile.panel, it.var)]
+    others = [it for it in others if uses(tile.rows, it.var) and it.extent.is_const and it.extent.value > 1]
+    return max(reversed(others), key=lambda it: int(it.extent.value), default=None)
 
 
 def _instruction(tile: DotTile, machine: Machine) -> MatrixInstruction | None:
@@ -79,50 +103,57 @@ def tile_steps(terms: int, instruction: MatrixInstruction) -> int | None:
     return best if best >= LEAST_STEPS else None
 
 
-def _tile_size(tile: DotTile, steps: int, s: Schedule, name: str, machine: Machine, space: Space) -> tuple[int, int, int]:
-    """Rows of a tile, tiles of rows and tiles of lanes of a register tile; no rows where dot products are faster."""
+def _tile_size(tile: DotTile, beside: BlockIter | None, steps: int, s: Schedule, name: str, machine: Machine, space: Space) -> TileSize:
+    """The register tile, without rows where dot products are faster. `beside`: the iter that tiles of rows are along, else that of rows."""
     assert tile.row is not None
     block = block_of(s, name)
     length = extent_value(tile.vector.extent, 1 << 10)
     vectors = -(-length // tile.lanes) if tile.beyond is None else extent_value(tile.beyond.extent, 1 << 10)
     rows = extent_value(tile.row.extent, 1 << 12)
+    images = 1 if beside is None else int(beside.extent.value)
     terms = prod(max(extent_value(it.extent), 1) for it in reductions(block))
     products = -(-terms // (tile.instruction.factors * steps))  # instructions for each tile of sums
-    whole = [n for n in range(8, ROWS + 1) if rows % n == 0]
-    heights = sorted({min(rows, ROWS), *whole})
+    heights = {rows} if beside is not None else {min(rows, ROWS), *(n for n in range(8, ROWS + 1) if rows % n == 0)}
     sizes = [
-        (height, tall, count)
-        for height in heights
+        TileSize(height, tall, count)
+        for height in sorted(heights)
         for tall in range(1, 4)
         for count in range(1, min(vectors, 3) + 1)
-        if tall * count + tall + count <= MATRIX_REGISTERS and (tall - 1) * height < rows
+        if tall * count + tall + count <= MATRIX_REGISTERS and (images % tall == 0 if beside is not None else (tall - 1) * height < rows)
     ]
 
-    def cycles(size: tuple[int, int, int]) -> float:
+    def cycles(size: TileSize) -> float:
         """Of the whole product, for each of its other axes."""
-        height, tall, count = size
+        panel = products * size.count * steps * tile.lanes * 4
+        far = FAR_LOAD if panel > KEPT * machine.l1d.size else 1 / LOADS
         total = 0.0
-        left = rows
-        per_tile = height * tall
-        for here, times in ((per_tile, left // per_tile), (left % per_tile, 1)):
-            if here == 0:
-                continue
-            parts = [min(height, here - at) for at in range(0, here, height)]
-            computing = count * sum(max(n, FEW_ROWS) for n in parts)
-            loading = (here + count * steps) / LOADS
-            stored = STORED * here * count
-            total += times * (products * max(computing, loading) + stored + BEGUN)
-        return total * -(-vectors // count)
+        for parts, times in _register_tiles(size, rows, images, beside is not None):
+            computing = size.count * sum(max(n, FEW_ROWS) for n in parts)
+            loading = sum(parts) / LOADS + size.count * steps * far
+            total += times * (products * max(computing, loading, LATENCY) + STORED * sum(parts) * size.count + BEGUN)
+        return total * -(-vectors // size.count)
 
-    # the same by dot products: each takes a cycle of a unit, in tiles whose loads are hidden
-    dots = rows * vectors * terms / tile.instruction.factors / machine.fma_units if _has_dot(tile) else float("inf")
+    # the same by dot products: each takes a unit one cycle or more, in tiles whose loads are hidden
+    dot = tile.instruction
+    dots = rows * images * vectors * terms / dot.factors / machine.fma_units * dot.operations if dot.chained else float("inf")
     why = "cycles: products or loads of tiles, sums to memory and back, ragged rows; or of dot products instead"
-    options = [(0, 0, 0), *sizes]
-    return space.choose("matrix_tile", options, lambda size: cycles(size) if size[0] else dots, why)
+    options = [TileSize(), *sizes]
+    keys = [(size.height, size.tall, size.count) for size in options]
+    by_key = dict(zip(keys, options, strict=True))
+    return by_key[space.choose("matrix_tile", keys, lambda key: cycles(by_key[key]) if key[0] else dots, why)]
 
 
-def _has_dot(tile: DotTile) -> bool:
-    return tile.instruction.chained
+def _register_tiles(size: TileSize, rows: int, images: int, beside: bool) -> list[tuple[list[int], int]]:
+    """The rows of the tiles in a register tile, and how many such register tiles there are."""
+    if beside:
+        found = [([size.height] * size.tall, images // size.tall)]
+    else:
+        step = size.height * size.tall
+        found = [
+            ([min(size.height, here - at) for at in range(0, here, size.height)], times)
+            for here, times in ((step, rows // step), (rows % step, 1))
+        ]
+    return [(parts, times) for parts, times in found if parts and times]
 
 
 def _loops(
@@ -131,26 +162,33 @@ def _loops(
     epilogue: str,
     register: Tile,
     tile: DotTile,
-    rows: tuple[int, int],
+    beside: BlockIter | None,
+    size: TileSize,
     split: tuple[int, int],
     instruction: MatrixInstruction,
     machine: Machine,
     space: Space,
 ) -> Schedule:
-    """The tiles of `rows` (rows of one, how many), the reduction number `split[0]` in steps of `split[1]`, and the consumer."""
-    height, tall = rows
+    """The tiles of a size, along `beside` where that is an iter, the reduction number `split[0]` in steps of `split[1]`, and the
+    consumer."""
     position, steps = split
+    block = block_of(s, name)
+    around = dict(zip([it.var for it in block.iters], s.loops_of(name)[-len(block.iters) :], strict=True))
     s, loops = split_tile(s, name, register)
+    row, part, lane = loops.inner
+    if beside is None:
+        s, (row_tile, row) = s.split(row, (size.tall, size.height))
+    else:
+        s, (stack, row_tile) = s.split(around[beside.var], size.tall)
+        loops = replace(loops, tiles=[stack if loop == around[beside.var] else loop for loop in loops.tiles])
     blocks: list[str] = []
     if not loops.outer:
         remote = REMOTE if in_short_runs(tile.rows, block_of(s, name), machine) else 0.0
         s, blocks, tiles = block_rows(s, name, tile.rows.attr, tile.panel.attr, loops.tiles, len(loops.tiles), machine, space, remote)
         loops = replace(loops, tiles=tiles)
-    row, part, lane = loops.inner
     step_loop = loops.reduced[position]
     s, (outer_step, step) = s.split(step_loop, (None, steps))
     reduced = [outer_step if loop == step_loop else loop for loop in loops.reduced]
-    s, (row_tile, row) = s.split(row, (tall, height))
     s = s.reorder(*blocks, *loops.outer, *loops.tiles, *reduced, row_tile, part, row, step, lane)
     s = place_epilogue(s, epilogue, loops.tiles[-1], register, rolled=True)
     s = s.vectorize(lane)
