@@ -14,12 +14,13 @@ from peers import Engine, register
 class Tilewright(Engine):
     name = "tilewright"
     kinds = ("model", "int8", "conv", "dwconv", "matmul")
+    precision = "default"
 
     def load(self) -> None:
         import tilewright as tw
 
         begin = time.perf_counter()
-        self.exe = tw.compile(self.onnx, threads=self.threads, cache=False, progress="none")
+        self.exe = tw.compile(self.onnx, threads=self.threads, precision=self.precision, cache=False, progress="none")
         self.info.update(version=tw.__version__, compile_s=round(time.perf_counter() - begin, 2))
 
     def step(self):
@@ -27,3 +28,11 @@ class Tilewright(Engine):
 
     def to_numpy(self, y):
         return list(y.values())
+
+
+@register
+class TilewrightBf16(Tilewright):
+    """With products in bfloat16 where that is faster, as OpenVINO's default (`ov_default`) is on processors with AMX."""
+
+    name = "tilewright_bf16"
+    precision = "bf16"
