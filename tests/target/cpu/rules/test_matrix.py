@@ -153,6 +153,43 @@ def test_rows_past_the_end_are_not_read(rows: int) -> None:
         libc.mprotect(ctypes.c_void_p(start + page), ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_WRITE)
 
 
+def test_shapes_are_set_again_after_a_parallel_loop_has_set_others() -> None:
+    """On the same thread: a serial product, a parallel one of fewer rows, which releases the registers, and a serial one as before."""
+    part = """    for {i} in matrix({rows}):
+        for {j} in vectorized(16):
+            {c}[{i}, {j}] = int32(0)
+    for {i} in matrix({rows}):
+        for {k} in range(16):
+            for {j} in vectorized(16):
+                {c}[{i}, {j}] = dot4({c}[{i}, {j}], {x}, {w})
+    for {i} in range({rows}):
+        for {j} in vectorized(16):
+            y[{at}, {i}, {j}] = {c}[{i}, {j}]
+"""
+
+    def product_into(c: str, at: str, rows: int, indent: str) -> str:
+        i, j, k = (f"{c}_{name}" for name in "ijk")
+        x = ", ".join(f"x[{i}, {k} * 4 + {n}]" if n else f"x[{i}, {k} * 4]" for n in range(4))
+        w = ", ".join(f"w[{k}, {j}, {n}]" for n in range(4))
+        text = part.format(i=i, j=j, k=k, c=c, at=at, rows=rows, x=x, w=w)
+        return "".join(indent + line + "\n" for line in text.splitlines())
+
+    kernel = parse_kernel(
+        "@kernel\ndef p(x: uint8[16, 64], w: int8[16, 16, 4], y: Out[int32[4, 16, 16]]):\n"
+        + "".join(f"    {name} = local(int32[16, 16])\n" for name in ("a", "b", "c"))
+        + product_into("a", "0", 16, "")
+        + "    for t in parallel(2):\n"
+        + product_into("b", "t + 1", 7, "    ")
+        + product_into("c", "3", 16, "")
+    )
+    x, w = extremes(U8, (16, 64), 1), extremes(S8, (16, 16, 4), 2)
+    want = x.astype(np.int64) @ w.transpose(0, 2, 1).reshape(64, 16).astype(np.int64)
+    (got,) = run(kernel, [x, w], code=code(kernel))
+    assert assembly(kernel).count("tilerelease") == 2
+    for at, rows in ((0, 16), (1, 7), (2, 7), (3, 16)):
+        np.testing.assert_array_equal(got[at, :rows], want[:rows], err_msg=str(at))
+
+
 @pytest.mark.parametrize("lanes", [16, 32, 64])
 @pytest.mark.parametrize(
     ("window", "stride", "dilation", "side"), [(1, 1, 1, 14), (1, 2, 1, 9), (3, 1, 1, 7), (3, 2, 1, 15), (3, 1, 2, 20)]

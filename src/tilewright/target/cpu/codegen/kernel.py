@@ -29,7 +29,7 @@ from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen.expressions import ExprEmitter
 from tilewright.target.cpu.codegen.facts import Facts, ranges_of
 from tilewright.target.cpu.codegen.llvm_types import memory_type, value_type
-from tilewright.target.cpu.codegen.matrix import release
+from tilewright.target.cpu.codegen.matrix import forget_shapes, release
 from tilewright.target.cpu.codegen.statements import Context, emit, emit_loop
 from tilewright.target.cpu.codegen.style import style_of
 from tilewright.target.cpu.codegen.text import Function, Module, Operand, symbol
@@ -234,6 +234,7 @@ class _KernelEmitter:
         fn.do(f"call void @{PARALLEL_FOR}(ptr %pool, ptr {symbol(task)}, ptr {frame}, i64 {extent}, i64 {least})")
         fn.jump(join)
         fn.start(join)
+        forget_shapes(em)
         em.forget(self.facts.written(loop.body))
 
     def loop_function(self, outer: ExprEmitter, loop: For, name: str, buffers: list[Buffer], variables: tuple[Expr, ...]) -> None:

@@ -273,6 +273,7 @@ class _Emitter:
 
     def run(self) -> None:
         region, em = self.region, self.em
+        _slots(em.fn).used = True
         sums = region.shape.sums
         self._configure()
         for place, (register, _) in region.tiles.items():
@@ -396,14 +397,16 @@ class _Emitter:
         self._do("tileloadd64", f"i8 {register}, ptr {pointer}, i64 {operand.stride * operand.buffer.dtype.bytes}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Slots:
+    """Stack slots of a function: for the shapes of the registers, and for what was set last. used: whether the function has a region."""
+
     shapes: str
     key: str
+    used: bool = False
 
 
 def _slots(fn: Function) -> _Slots:
-    """The stack slots of a function for the shapes of its registers, and for what was set last."""
     if fn.tiles is None:
         slots = _Slots(fn.alloca("[64 x i8], align 64"), fn.alloca("i64, align 8"))
         fn.at_entry(f"store i64 0, ptr {slots.key}, align 8")
@@ -413,9 +416,15 @@ def _slots(fn: Function) -> _Slots:
     return found
 
 
+def forget_shapes(em: ExprEmitter) -> None:
+    """After a call of a function that may set shapes of its own, and releases the registers at its end."""
+    if em.style.tiles:
+        em.fn.do(f"store i64 0, ptr {_slots(em.fn).key}, align 8")
+
+
 def release(fn: Function) -> None:
     """At the end of a function: registers that are in use slow down what the system does between threads."""
-    if fn.tiles is not None:
+    if fn.tiles is not None and fn.tiles.used:
         fn.module.declare("declare void @llvm.x86.tilerelease()")
         fn.do("call void @llvm.x86.tilerelease()")
 
