@@ -321,3 +321,20 @@ def test_slices_of_one_tensor_that_follow_each_other_keep_their_elements() -> No
         names = ", ".join(f"s{i}" for i in range(len(parts)))
         function = parse_function(one(f"{slices}\ny = concat({names}, axis=0)", "x: int64[9, 2]"))
         np.testing.assert_array_equal(interpret(simplify_graph(function), [x])[0], interpret(function, [x])[0], str(parts))
+
+
+@pytest.mark.parametrize("exponent", [0.5, -0.5])
+def test_powers_are_roots_only_of_what_is_never_negative(exponent: float) -> None:
+    """A power of -inf or -0 is no root of it."""
+    power = f'c = constant({exponent}, float32[()])\ny = binary(v, c, fn="pow")'
+    function = parse_function(one(f'v = unary(x, fn="neg")\n{power}'))
+    x = np.array([[np.inf, 0.0, -0.0, -4.0]], np.float32)
+    want = [[np.inf, 0.0, 0.0, 2.0]] if exponent > 0 else [[0.0, np.inf, np.inf, 0.5]]
+    with np.errstate(all="ignore"):
+        (got,) = interpret(simplify_graph(function), [x])
+    np.testing.assert_array_equal(got, want)
+    assert not np.signbit(got).any()
+    root = "sqrt" if exponent > 0 else "rsqrt"
+    relu = 'c0 = constant(0.0, float32[()])\nv = binary(x, c0, fn="max")'
+    for nonnegative in ('v = binary(x, x, fn="mul")', 'v = unary(x, fn="exp")', relu):
+        assert getattr(simplified(f"{nonnegative}\n{power}").op, "fn", "") == root, nonnegative

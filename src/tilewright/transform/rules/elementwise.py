@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.graph.node import Array, Node, Operator, Value
-from tilewright.graph.ops import Binary, BroadcastTo, Cast, Constant, Select, Unary, constant
+from tilewright.graph.ops import Binary, BroadcastTo, Cast, Constant, Reduce, Reshape, Select, Unary, constant
 from tilewright.graph.ops.scalars import BINARY, UNARY, array_function
 from tilewright.ir.dtypes import DType
 from tilewright.transform.match import array_of, binary_of, fn_of, made_by, number, unary_of, uniform
@@ -203,7 +203,7 @@ def clamp(r: Rewriter, node: Node) -> Answer:
 
 
 def power(r: Rewriter, node: Node) -> Answer:
-    """x ** n for the exponents that have an operator of their own."""
+    """x ** n for the exponents that have an operator of their own; roots where x is never negative: of -inf and -0 they are others."""
     if fn_of(node) != "pow":
         return None
     a, exponent = node.inputs[0], number(node.inputs[1])
@@ -213,7 +213,31 @@ def power(r: Rewriter, node: Node) -> Answer:
     if square is not None:
         return r.shaped(square if exponent == 2 else r.emit(Binary("mul"), square, a), node.types[0].shape)
     fn = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}.get(exponent) if exponent is not None else None
+    if fn in ("sqrt", "rsqrt") and not never_negative(a):
+        return None
     return r.shaped(r.emit(Unary(fn), a), node.types[0].shape) if fn and a.type.dtype.is_float else None
+
+
+def never_negative(value: Value, depth: int = 12) -> bool:
+    """Whether no element is below 0, by the operators that compute it: squares, their sums and means, exponentials and the like."""
+    known = array_of(value)
+    if known is not None:
+        return bool(np.issubdtype(known.dtype, np.number) and (known >= 0).all())
+    op, inputs = value.op, value.node.inputs
+    if depth == 0:
+        return False
+    match op:
+        case Unary(fn):
+            return fn in ("abs", "exp", "sigmoid")
+        case Binary("mul") if inputs[0] is inputs[1]:
+            return True
+        case Binary("max"):
+            return any(never_negative(operand, depth - 1) for operand in inputs)
+        case Binary("add" | "mul" | "div" | "min"):
+            return all(never_negative(operand, depth - 1) for operand in inputs)
+        case Reduce("sum" | "mean" | "max" | "min") | BroadcastTo() | Reshape():
+            return never_negative(inputs[0], depth - 1)
+    return False
 
 
 def reciprocals(r: Rewriter, node: Node) -> Answer:
