@@ -11,6 +11,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.typical import typical_dim
 from tilewright.machine.description import Machine, estimated_peaks
 from tilewright.target.cpu.dots import TILE_BYTES, matrix_instructions
+from tilewright.transform.block_channels import FEW
 
 # Multiply-adds that storing one vector of results across its lanes costs, where channels are the lanes of a plain result
 ACROSS = 12.0
@@ -18,7 +19,6 @@ ALONG_ROWS = 1.35  # times the arithmetic where rows of a plain image are the la
 BYTES = 4.0  # the same for products of bytes, whose instructions want neighbouring channels
 WINOGRAD = 0.5  # of the arithmetic that is left on average where Winograd's algorithm applies: blocked layouts alone
 WINOGRAD_CHANNELS = 32  # from which on it does
-FEW = 4  # channels that are no block: of an image
 
 
 def block_sizes(machine: Machine, narrow: bool) -> tuple[int, ...]:

@@ -7,8 +7,9 @@ whole reduction, then go to memory that stays in the first cache, from where the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 from tilewright.kernel.nodes import Block, BlockIter
 from tilewright.kernel.schedule.matrix import ROWS
@@ -57,22 +58,21 @@ def schedule_matrix(
     if taken is None:
         return None
     s, epilogue = taken
-    s = packed_panel(s, name, tile, size.count, constants)
+    s = packed_panel(s, name, tile, size.wide, constants)
     block = block_of(s, name)
     position = reductions(block).index(tile.contracted)
     s = s.dot(name, block.iters.index(tile.contracted), instruction.factors)
     rows = size.height if beside is not None else size.height * size.tall
-    register = Tile(tile.panel, tile.rows, tile.vector, tile.beyond, size.count, tile.lanes, tile.row, rows)
+    register = Tile(tile.panel, tile.rows, tile.vector, tile.beyond, size.wide, tile.lanes, tile.row, rows)
     return _loops(s, name, epilogue, register, tile, beside, size, (position, steps), instruction, machine, space)
 
 
-@dataclass(frozen=True, slots=True)
-class TileSize:
+class TileSize(NamedTuple):
     """A register tile: rows of a tile, how many tiles of rows, how many of lanes. No rows: no tiles at all."""
 
     height: int = 0
     tall: int = 0
-    count: int = 0
+    wide: int = 0
 
 
 def _beside(block: Block, tile: DotTile) -> BlockIter | None:
@@ -124,23 +124,20 @@ def _tile_size(tile: DotTile, beside: BlockIter | None, steps: int, s: Schedule,
 
     def cycles(size: TileSize) -> float:
         """Of the whole product, for each of its other axes."""
-        panel = products * size.count * steps * tile.lanes * 4
+        panel = products * size.wide * steps * tile.lanes * 4
         far = FAR_LOAD if panel > KEPT * machine.l1d.size else 1 / LOADS
         total = 0.0
         for parts, times in _register_tiles(size, rows, images, beside is not None):
-            computing = size.count * sum(max(n, FEW_ROWS) for n in parts)
-            loading = sum(parts) / LOADS + size.count * steps * far
-            total += times * (products * max(computing, loading, LATENCY) + STORED * sum(parts) * size.count + BEGUN)
-        return total * -(-vectors // size.count)
+            computing = size.wide * sum(max(n, FEW_ROWS) for n in parts)
+            loading = sum(parts) / LOADS + size.wide * steps * far
+            total += times * (products * max(computing, loading, LATENCY) + STORED * sum(parts) * size.wide + BEGUN)
+        return total * -(-vectors // size.wide)
 
     # the same by dot products: each takes a unit one cycle or more, in tiles whose loads are hidden
     dot = tile.instruction
     dots = rows * images * vectors * terms / dot.factors / machine.fma_units * dot.operations if dot.chained else float("inf")
     why = "cycles: products or loads of tiles, sums to memory and back, ragged rows; or of dot products instead"
-    options = [TileSize(), *sizes]
-    keys = [(size.height, size.tall, size.count) for size in options]
-    by_key = dict(zip(keys, options, strict=True))
-    return by_key[space.choose("matrix_tile", keys, lambda key: cycles(by_key[key]) if key[0] else dots, why)]
+    return space.choose("matrix_tile", [TileSize(), *sizes], lambda size: cycles(size) if size.height else dots, why)
 
 
 def _register_tiles(size: TileSize, rows: int, images: int, beside: bool) -> list[tuple[list[int], int]]:
