@@ -47,6 +47,14 @@ def test_top_k(largest: int) -> None:
     assert_like_onnxruntime(single("TopK", [x, np.array([2])], 11, 2, axis=0, largest=largest), [x, np.array([2])])
 
 
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("k", [1, 2, 7, 90])
+def test_top_k_with_nans(k: int, largest: int) -> None:
+    x = floats(4, 90)
+    x[0, 1::9] = x[1, 85] = x[2] = np.nan
+    assert_like_onnxruntime(single("TopK", [x], 11, 2, constants={1: np.array([k])}, axis=1, largest=largest), [x])
+
+
 def test_top_k_by_attribute() -> None:
     x = floats(3, 6)
     assert_like_onnxruntime(single("TopK", [x], 9, 2, k=2, axis=-1), [x])

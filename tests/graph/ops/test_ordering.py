@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from tests.compiled_graphs import check, f32, module
 from tests.graph.ops.kernels import check_operator, run_definition, types_of
+from tilewright.graph.interpreter import interpret
 from tilewright.graph.ops.ordering import CumulativeScan, ReverseSequence, Sort, TopK
+from tilewright.graph.ops.reduction import ArgReduce
 from tilewright.ir import dtypes
 from tilewright.ir.expr import const, size
 from tilewright.ir.types import tensor
@@ -96,6 +98,68 @@ def test_compiled_selections_of_long_lines(largest: bool) -> None:
     n, m = size("n"), size("m")
     chosen = module([f32(n, m)], lambda g, v: (*g.emit(Sort(1, largest), v), *g.emit(Sort(0, largest), v)))
     check(chosen, [x], [x[:2, :64]], [x[:2, :65]], [x[:1, :1]], [x[:0]], [x[:, :0]])
+
+
+def with_nans(shape: tuple[int, ...], dtype: str, share: float, seed: int) -> np.ndarray:
+    """Few distinct numbers, infinities, zeros and NaNs of both signs."""
+    kind, rng = dtypes.BY_NAME[dtype], np.random.default_rng(seed)
+    x = rng.choice([-np.inf, -2.5, -0.0, 0.0, 1.0, np.inf], shape)
+    x = np.where(rng.random(shape) < share, np.copysign(np.nan, rng.choice([-1.0, 1.0], shape)), x)
+    with np.errstate(invalid="ignore"):
+        return x.astype(kind.numpy)
+
+
+def order_of(x: np.ndarray, descending: bool) -> np.ndarray:
+    """Positions of a vector's elements in their order, by Python's sort, which is stable."""
+    keys = [(bool(np.isnan(v)), 0.0 if np.isnan(v) else v) for v in x.astype(np.float64).tolist()]
+    sign = -1 if descending else 1
+    return np.array(sorted(range(len(keys)), key=lambda i: (sign * keys[i][0], sign * keys[i][1])), np.int64)
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "float8e4m3fn"])
+def test_nans_are_the_greatest(dtype: str, descending: bool, share: float) -> None:
+    """By heaps and by digits, for all of a line and for few of it, of known and of unknown length."""
+    for n, count in ((1, 1), (9, 9), (9, 3), (90, 90), (90, 60), (90, 5)):
+        x = with_nans((2, n), dtype, share, n + count)
+        values, indices = check_operator(TopK(const(count), 1, descending), [x])
+        np.testing.assert_array_equal(indices, [order_of(row, descending)[:count] for row in x])
+        np.testing.assert_array_equal(values.view(np.uint8), np.take_along_axis(x, indices, 1).view(np.uint8))
+        if n == count:
+            check_operator(Sort(1, descending), [x], [tensor(dtypes.BY_NAME[dtype], (size("n"), size("m")))])
+            check_operator(Sort(0, descending), [np.ascontiguousarray(x.T)])
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_compiled_selections_of_long_lines_with_nans(largest: bool) -> None:
+    """A NaN in a run that is looked through at once, among the first, at the end; lines of NaNs alone, and of few numbers between them."""
+    x = np.random.default_rng(8).integers(-40, 40, (8, 1500)).astype(np.float32)
+    x[0, 700] = x[1, 2] = x[2, 1499] = np.nan
+    x[3] = np.nan
+    x[4], x[4, 900] = np.nan, 3
+    x[5, :500] = -np.nan
+    x[6], x[6, 300:310] = np.inf, np.nan
+    x[7], x[7, 1400] = np.nan, -np.inf
+    for k in (1, 5, 400, 1500):
+        compiled = module([f32(8, 1500)], lambda g, v, k=k: g.emit(TopK(const(k), 1, largest), v))
+        check(compiled, [x])
+        np.testing.assert_array_equal(interpret(compiled, [x])[1], [order_of(row, largest)[:k] for row in x])
+    n, m = size("n"), size("m")
+    sorts = module([f32(n, m)], lambda g, v: (*g.emit(Sort(1, largest), v), *g.emit(Sort(0, largest), v)))
+    check(sorts, [x], [x[:, 290:320]], [x[:, 480:545]])
+
+
+@pytest.mark.parametrize("fn", ["max", "min"])
+@pytest.mark.parametrize("last", [False, True])
+def test_compiled_positions_of_nans(fn: str, last: bool) -> None:
+    x = with_nans((6, 300), "float32", 0.01, 9)
+    x[0], x[1], x[2] = np.nan, np.inf, -np.inf
+    positions = module([f32(6, 300)], lambda g, v: (g.one(ArgReduce(fn, 1, False, last), v), g.one(ArgReduce(fn, 0, True, last), v)))
+    check(positions, [x])
+    flipped = x[:, ::-1] if last else x
+    found = np.argmax(flipped, axis=1) if fn == "max" else np.argmin(flipped, axis=1)
+    np.testing.assert_array_equal(interpret(positions, [x])[0], 299 - found if last else found)
 
 
 @pytest.mark.parametrize("columns", [1, 7, 16, 33, 513, 1100])

@@ -15,7 +15,7 @@ from tilewright.graph.ops.selection import FreshSize
 from tilewright.graph.ops.source import BindSize
 from tilewright.graph.shapes import format_shape
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, const, equal, less, logical_and, logical_or, maximum, minimum
+from tilewright.ir.expr import Expr, const, equal, less, logical_and, logical_not, logical_or, maximum, minimum
 from tilewright.ir.types import TensorType, product
 from tilewright.kernel.builder import KernelBuilder, StmtBuilder, Tensor
 from tilewright.support.errors import TypeRuleError
@@ -28,9 +28,10 @@ class NonMaxSuppression(Operator):
     """(boxes[b, n, 4], scores[b, c, n], per_class int64 scalar, iou scalar, score scalar) -> (int64 [b * c * limit, 3], int64 count).
 
     For each batch and class, boxes with a score above `score` are visited from the best score down (of equal ones the lower index
-    first) and kept, at most `per_class` of them, unless they overlap a kept one by an intersection over union above `iou`. Rows are
-    (batch, class, box); those from `count` on are 0. Boxes are two opposite corners (y, x, y, x), or with `center` (x, y, width, height).
-    `limit` bounds per_class.
+    first) and kept, at most `per_class` of them, unless they overlap a kept one by an intersection over union above `iou`. A NaN is
+    above nothing: a box with that score is not kept, and one with such a corner overlaps nothing. Rows are (batch, class, box);
+    those from `count` on are 0. Boxes are two opposite corners (y, x, y, x), or with `center` (x, y, width, height). `limit` bounds
+    per_class.
     """
 
     name: ClassVar[str] = "non_max_suppression"
@@ -60,7 +61,7 @@ class NonMaxSuppression(Operator):
             for i in np.argsort(-scores[b, c], kind="stable"):
                 if len(mine) >= int(per_class):
                     break
-                if scores[b, c, i] > least and all(_overlap(boxes[b, i], boxes[b, j], self.center) <= iou for j in mine):
+                if scores[b, c, i] > least and not any(_overlap(boxes[b, i], boxes[b, j], self.center) > iou for j in mine):
                     mine.append(int(i))
             kept += [(b, c, i) for i in mine]
         rows = np.zeros((scores.shape[0] * scores.shape[1] * int(self.limit.value), 3), np.int64)
@@ -95,7 +96,7 @@ class NonMaxSuppression(Operator):
                 visited = s.local("visited", dtypes.int64, (), 0)
                 with s.repeat_while(logical_and(apart[()], visited[()] < kept[()])):
                     theirs = _corners(s, boxes, b, s.let("other", chosen[b, c, visited[()]]), self.center)
-                    s.store(apart, (), _overlap_at_most(s, mine, theirs, iou[()]))
+                    s.store(apart, (), logical_not(_overlap_above(s, mine, theirs, iou[()])))
                     s.store(visited, (), visited[()] + 1)
                 with s.when(apart[()]):
                     s.store(chosen, (b, c, kept[()]), box)
@@ -133,16 +134,16 @@ def _corners(s: StmtBuilder, boxes: Tensor, batch: Expr, box: Expr, center: bool
     return tuple(s.let("corner", e) for e in corners)
 
 
-def _overlap_at_most(s: StmtBuilder, p: tuple[Expr, ...], q: tuple[Expr, ...], limit: Expr) -> Expr:
-    """Whether intersection over union is at most `limit`; boxes without area overlap nothing."""
+def _overlap_above(s: StmtBuilder, p: tuple[Expr, ...], q: tuple[Expr, ...], limit: Expr) -> Expr:
+    """Whether intersection over union is above `limit`; boxes without area overlap nothing."""
     zero = const(0, limit.dtype)
     height = maximum(minimum(p[2], q[2]) - maximum(p[0], q[0]), zero)
     width = maximum(minimum(p[3], q[3]) - maximum(p[1], q[1]), zero)
     inter = s.let("inter", height * width)
     first, second = s.let("area", (p[2] - p[0]) * (p[3] - p[1])), s.let("area", (q[2] - q[0]) * (q[3] - q[1]))
     union = first + second - inter
-    degenerate = logical_or(logical_or(first <= zero, second <= zero), union <= zero)
-    return logical_or(logical_or(degenerate, inter <= zero), inter / union <= limit)
+    proper = logical_and(logical_and(first > zero, second > zero), logical_and(union > zero, inter > zero))
+    return logical_and(proper, inter / union > limit)
 
 
 def _overlap(p: Array, q: Array, center: bool) -> float:
@@ -150,13 +151,17 @@ def _overlap(p: Array, q: Array, center: bool) -> float:
         a, b, c, d = (box.dtype.type(v) for v in box)
         if center:
             return (b - d / 2, a - c / 2, b + d / 2, a + c / 2)
-        return (min(a, c), min(b, d), max(a, c), max(b, d))
+        return (np.minimum(a, c), np.minimum(b, d), np.maximum(a, c), np.maximum(b, d))
 
     p0, p1, p2, p3 = corners(p)
     q0, q1, q2, q3 = corners(q)
-    inter = max(min(p2, q2) - max(p0, q0), 0) * max(min(p3, q3) - max(p1, q1), 0)
-    first, second = (p2 - p0) * (p3 - p1), (q2 - q0) * (q3 - q1)
-    return 0.0 if first <= 0 or second <= 0 or inter <= 0 else float(inter / (first + second - inter))
+    with np.errstate(all="ignore"):
+        height = np.maximum(np.minimum(p2, q2) - np.maximum(p0, q0), 0)
+        width = np.maximum(np.minimum(p3, q3) - np.maximum(p1, q1), 0)
+        inter = height * width
+        first, second = (p2 - p0) * (p3 - p1), (q2 - q0) * (q3 - q1)
+        union = first + second - inter
+        return float(inter / union) if first > 0 and second > 0 and union > 0 and inter > 0 else 0.0
 
 
 def non_max_suppression(

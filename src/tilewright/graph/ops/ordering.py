@@ -14,10 +14,10 @@ from tilewright.graph.ops.elementwise import expect_inputs
 from tilewright.graph.ops.heap import Entry, Heap
 from tilewright.graph.ops.positions import clamped, expect_indices
 from tilewright.graph.ops.radix import FEW, key_dtype, radix_sort, sort_key
-from tilewright.graph.ops.scalars import arithmetic_dtype, scalar_binary, widened
+from tilewright.graph.ops.scalars import arithmetic_dtype, scalar_binary, sorts_before, widened
 from tilewright.graph.shapes import normalize_axis
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, as_expr, cast, ceildiv, const, equal, less, logical_and, logical_or, maximum, minimum, select
+from tilewright.ir.expr import Expr, as_expr, cast, ceildiv, const, less, logical_and, logical_not, logical_or, maximum, minimum, select
 from tilewright.ir.types import TensorType
 from tilewright.kernel.builder import COMBINERS, KernelBuilder, StmtBuilder, Tensor
 from tilewright.support.errors import TypeRuleError
@@ -35,7 +35,8 @@ def _expect_ordered(name: str, type_: TensorType) -> None:
 @dataclass(frozen=True, slots=True, eq=False)
 class TopK(Operator):
     """(x) -> (values, int64 indices) of the `k` largest or smallest elements along `axis`, best first; of equal ones the lower index first.
-    O(n log k), or O(n) where k is a good part of a constant n. The order of NaN is not defined. k must not exceed the axis."""
+    NaNs are equal and greater than all numbers, as in NumPy. O(n log k), or O(n) where k is a good part of a constant n. k must not exceed
+    the axis."""
 
     name: ClassVar[str] = "top_k"
     k: Expr
@@ -62,7 +63,7 @@ class TopK(Operator):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sort(Operator):
-    """(x) -> (values, int64 indices) sorted along `axis`; stable."""
+    """(x) -> (values, int64 indices) sorted along `axis`; stable. NaNs are equal and greater than all numbers, as in NumPy."""
 
     name: ClassVar[str] = "sort"
     axis: int
@@ -85,10 +86,11 @@ class Sort(Operator):
 
 def _sorted_arrays(x: Array, axis: int, count: int, descending: bool) -> tuple[Array, ...]:
     axis = axis % x.ndim
+    wide = x.astype(arithmetic_dtype(dtypes.from_numpy(x.dtype)).numpy, copy=False)  # NumPy sorts NaNs of its own floats alone
     if descending:  # a stable descending order: the last of equals comes first in the ascending order of the reversed axis
-        order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+        order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(wide, axis), axis=axis, kind="stable"), axis)
     else:
-        order = np.argsort(x, axis=axis, kind="stable")
+        order = np.argsort(wide, axis=axis, kind="stable")
     order = np.take(order, np.arange(count), axis=axis).astype(np.int64)
     return (np.take_along_axis(x, order, axis), order)
 
@@ -156,11 +158,11 @@ def _by_heap(
     values, indices = outs
 
     def before(a: Expr, b: Expr) -> Expr:
-        return less(b, a) if descending else less(a, b)
+        return sorts_before(b, a) if descending else sorts_before(a, b)
 
     def worse(a: Entry, b: Entry) -> Expr:
         first, second = widened(a[0]), widened(b[0])
-        return logical_or(before(second, first), logical_and(equal(first, second), a[1] > b[1]))
+        return logical_or(before(second, first), logical_and(logical_not(before(first, second)), a[1] > b[1]))
 
     def put(position: Expr, entry: Entry) -> None:
         s.store(values, place(position), entry[0])
@@ -170,7 +172,8 @@ def _by_heap(
 
     def offer(j: Expr) -> None:
         item = (s.let("value", x[place(j)]), s.let("index", j))
-        with s.when(worse(heap.get(const(0)), item)):
+        # Elements behind those of the heap are never better where they are equal.
+        with s.when(before(widened(item[0]), widened(values[place(const(0))]))):
             heap.sift_down(const(0), count, item)
 
     with s.loop("j", count) as j:
@@ -182,8 +185,7 @@ def _by_heap(
             if in_order:
                 with s.loop("run", runs) as run:
                     start = s.let("start", count + run * RUN)
-                    best = _best_of_run(s, lambda j: widened(x[place(start + j)]), before, descending)
-                    # Elements behind those of the heap are never better where they are equal.
+                    best = _best_of_run(s, lambda j: widened(x[place(start + j)]), descending)
                     with s.when(before(best, widened(values[place(const(0))]))), s.loop("j", RUN) as j:
                         offer(start + j)
             with s.loop("j", dim - count - runs * RUN) as j:
@@ -191,8 +193,9 @@ def _by_heap(
     heap.sort(count)
 
 
-def _best_of_run(s: StmtBuilder, read: Callable[[Expr], Expr], before: Callable[[Expr, Expr], Expr], descending: bool) -> Expr:
-    """The best of RUN elements, found in lanes: by it most of a long line is passed over. NaNs are no better than anything."""
+def _best_of_run(s: StmtBuilder, read: Callable[[Expr], Expr], descending: bool) -> Expr:
+    """The best of RUN elements, found in lanes: by it most of a long line is passed over. A NaN is the greatest, and passed over in search
+    of the least: of NaNs alone that is infinity."""
     dtype = read(const(0)).dtype
     worst = const(dtype.lowest if descending else dtype.highest, dtype)
     lanes = s.local("lanes", dtype, (LANES,))
@@ -201,7 +204,9 @@ def _best_of_run(s: StmtBuilder, read: Callable[[Expr], Expr], before: Callable[
         s.store(lanes, (lane,), worst)
     with s.loop("part", RUN // LANES, "unrolled") as part, s.loop("lane", LANES, "vectorized") as lane:
         candidate = read(part * LANES + lane)
-        s.store(lanes, (lane,), select(before(candidate, lanes[lane]), candidate, lanes[lane]))
+        so_far = lanes[lane]
+        better = maximum(so_far, candidate) if descending else select(less(candidate, so_far), candidate, so_far)
+        s.store(lanes, (lane,), better)
     s.store(best, (), worst)
     with s.loop("lane", LANES, "vectorized") as lane:
         s.store(best, (), (maximum if descending else minimum)(best[()], lanes[lane]))

@@ -28,14 +28,15 @@ def key_dtype(dtype: DType) -> DType:
 
 
 def sort_key(value: Expr, descending: bool) -> Expr:
-    """An unsigned integer that is less where the value comes first, and equal where values are. Zeros of either sign are equal; NaNs come
-    after everything, or, with their sign bit set, before."""
+    """An unsigned integer that is less where the value comes first, and equal where values are. Zeros of either sign are equal, and so
+    are NaNs, which are greater than all numbers."""
     dtype = value.dtype
     wanted = key_dtype(dtype)
     highest = const(1 << (wanted.bits - 1), wanted)
     if dtype.is_float:
         bits = bitcast(wanted, select(equal(value, const(0, dtype)), const(0, dtype), value))
         ordered = select(less(bits, highest), binary(Op.XOR, bits, highest), _inverted(bits))
+        ordered = select(equal(value, value), ordered, const((1 << wanted.bits) - 1, wanted))
     elif dtype.is_signed:
         ordered = binary(Op.XOR, bitcast(wanted, value), highest)
     else:

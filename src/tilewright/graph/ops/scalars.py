@@ -73,6 +73,13 @@ def widened(x: Expr) -> Expr:
     return cast(arithmetic_dtype(x.dtype), x)
 
 
+def sorts_before(a: Expr, b: Expr) -> Expr:
+    """a < b in the total order of sorting, for arithmetic dtypes: NaNs are equal and greater than all numbers, as in NumPy."""
+    if not a.dtype.is_float:
+        return less(a, b)
+    return logical_and(equal(a, a), logical_not(less_equal(b, a)))
+
+
 def _apply(rule: ScalarFunction, args: tuple[Expr, ...]) -> Expr:
     result = rule.expression(*(widened(a) for a in args))
     return result if rule.predicate else cast(args[0].dtype, result)

@@ -19,10 +19,10 @@ from tilewright.graph.ops.indexing import Gather
 from tilewright.graph.ops.movement import Reshape, Slice, Transpose
 from tilewright.graph.ops.positions import nest
 from tilewright.graph.ops.reduction import Reduce
-from tilewright.graph.ops.scalars import widened
+from tilewright.graph.ops.scalars import sorts_before, widened
 from tilewright.graph.ops.source import BindSize, constant
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, const, equal, less, logical_and, logical_not, logical_or, not_equal
+from tilewright.ir.expr import Expr, const, equal, logical_and, logical_not, logical_or, not_equal
 from tilewright.ir.types import TensorType
 from tilewright.kernel.builder import KernelBuilder, StmtBuilder, Tensor
 from tilewright.support.errors import TypeRuleError
@@ -114,11 +114,7 @@ class Unique(Operator):
                     if p.dtype is dtypes.bool_:
                         before, after = logical_and(logical_not(p), q), logical_and(p, logical_not(q))
                     else:
-                        before, after = less(p, q), less(q, p)
-                        if p.dtype.is_float:
-                            nan, other = not_equal(p, p), not_equal(q, q)
-                            before = logical_or(before, logical_and(other, logical_not(nan)))
-                            after = logical_or(after, logical_and(nan, logical_not(other)))
+                        before, after = sorts_before(p, q), sorts_before(q, p)
                     with s.when(before):
                         s.store(sign, (), -1)
                     with s.when(after):
