@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tests.frontend.onnx.models import parse, run
 from tilewright.runtime.executable import Executable
-from tilewright.support.errors import ModelError, ShapeError
+from tilewright.support.errors import InputError, ModelError, ShapeError
 
 F32, I64 = np.float32, np.int64
 LARGEST, SMALLEST = np.iinfo(I64).max, np.iinfo(I64).min
@@ -76,6 +76,45 @@ def test_known_sizes_that_do_not_fit_are_refused_when_compiling(text: str) -> No
     with pytest.raises(ModelError, match="axis") as caught:
         tw.compile(parse(text), progress="none")
     assert "node 'y'" in str(caught.value)
+
+
+EVEN = {13: "Split(x)", 18: "Split<num_outputs = 4>(x)"}
+
+
+@pytest.mark.parametrize("version", [13, 18])
+def test_parts_that_would_be_negative_are_refused_when_compiling(version: int) -> None:
+    header = f'<ir_version: 8, opset_import: ["" : {version}]>'
+    even = f"g (float[5] x) => (float[a] y, float[b] z, float[c] u, float[d] v) {{ y, z, u, v = {EVEN[version]} }}"
+    with pytest.raises(ModelError, match="axis 0 has 5 elements, which are not enough for 4 parts") as caught:
+        tw.compile(parse(header + even), progress="none")
+    assert "node 'y'" in str(caught.value)
+    assert "3 * 2 is 6" in str(caught.value)
+    given = "g (float[5] x) => (float[a] y, float[b] z, float[c] u) { s = Constant<value_ints = [3, -1, 3]>() \n y, z, u = Split(x, s) }"
+    with pytest.raises(ModelError, match=r"Split has a part of -1 elements: its sizes are \[3, -1, 3\]"):
+        tw.compile(parse(header + given), progress="none")
+
+
+@pytest.mark.parametrize(
+    ("split", "last", "refused"),
+    [
+        ("a, b, c, z = Split<num_outputs = 4>(x)", {0: 0, 3: 0, 4: 1, 6: 0, 7: 1, 8: 2, 9: 0, 10: 1}, (1, 2, 5)),
+        ("a, b, z = Split<num_outputs = 3>(x)", {0: 0, 2: 0, 3: 1, 4: 0, 5: 1}, (1,)),
+        ("a, z = Split<num_outputs = 2>(x)", {0: 0, 1: 0, 2: 1, 3: 1}, ()),
+        ("h = Shape(x) \n d = Sub(h, three) \n s = Concat<axis = 0>(three, d) \n a, z = Split(x, s)", {3: 0, 4: 1, 8: 5}, (0, 1, 2)),
+    ],
+)
+def test_parts_that_are_no_results_must_not_be_negative(split: str, last: dict[int, int], refused: tuple[int, ...]) -> None:
+    exe = compiled(f"""g (float[n] x) => (float[k] w) {{
+        three = Constant<value_ints = [3]>()
+        {split}
+        w = Concat<axis = 0>(z, x)
+    }}""")
+    for n, size in last.items():
+        x = np.arange(n, dtype=np.float32)
+        np.testing.assert_array_equal(exe(x), np.concatenate([x[n - size :], x]))
+    for n in refused:
+        with pytest.raises((ShapeError, InputError), match=r"dim 0 is|would have shape \[-"):
+            exe(np.arange(n, dtype=np.float32))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from tilewright.support.errors import ModelError
 
 
 def split(ctx: NodeContext) -> list[Value]:
-    """Sizes are an attribute before opset 13, then an input; without sizes the axis is cut evenly, the last part taking what is left."""
+    """Sizes are an attribute before opset 13, then an input; without sizes the axis is cut evenly, the last part taking what is left. As in
+    ONNX Runtime that is an error where the parts before it are more than all there is: 5 elements are no 2 + 2 + 2 and -1."""
     x = ctx.input(0)
     axis = ctx.axis(ctx.attribute("axis", 0), x.type.rank)
     given = ctx.attribute("split") if ctx.version < 13 else None
@@ -34,16 +35,27 @@ def split(ctx: NodeContext) -> list[Value]:
         dim = ctx.dim(x, axis)
         each = ceil_quotient(dim, count)
         sizes = [each] * (count - 1) + [canonical(dim - each * (count - 1))]
+        if sizes[-1].is_const and sizes[-1].value < 0:
+            raise ModelError(
+                f"Split: axis {axis} has {dim!r} elements, which are not enough for {count} parts",
+                where=ctx.where,
+                why=f"all but the last have {dim!r} / {count} elements rounded up, and {count - 1} * {each!r} is {each * (count - 1)!r}",
+                hint="give Split the sizes of its parts as second input, or fewer outputs",
+            )
         if not dim.is_const:
             exact, divides = quotient([dim], [const(count)])
             if divides or ctx.version < 18:
                 sizes = [exact] * count
     if len(sizes) < ctx.output_count:
         raise ModelError(f"Split has {len(sizes)} sizes for {ctx.output_count} results", where=ctx.where)
+    negative = next((size for size in sizes if size.is_const and size.value < 0), None)
+    if negative is not None:
+        raise ModelError(f"Split has a part of {negative!r} elements: its sizes are {sizes}", where=ctx.where)
     starts = [const(0)]
     for size in sizes:
         starts.append(canonical(starts[-1] + size))
-    total, dim = starts[-1], ctx.dim(x, axis)
+    # A computed size that is negative makes this more than the axis, which is checked while running.
+    total, dim = canonical(sum((ex.maximum(size, 0) for size in sizes), const(0))), ctx.dim(x, axis)
     if total.is_const and dim.is_const and total is not dim:
         raise ModelError(f"Split has sizes of {total!r} in all for an axis of {dim!r}", where=ctx.where)
     x = ctx.refine_axis(x, axis, total)
