@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +87,21 @@ def test_the_command_warns_in_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["check", str(tmp_path / "m.onnx")])
     assert done.exit_code == 0
     assert done.stderr.count("warning: the output 'y' is declared to have the shape [2, 4]") == 1
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "body", "shown", "said"),
+    [
+        ("string[4] x", "string[3] y", "y = Identity(x)", "y: string[4]", r"\[3\], and is computed with \[4\], by Identity node 'y'"),
+        ("string[4] x", "string[2, 2] y", "y = Identity(x)", "y: string[4]", r"\[2, 2\], and is computed with \[4\]"),
+        ("string[n, 4] x", "string[2, 3] y", "y = Identity(x)", "y: string[n, 4]", r"\[2, 3\], and is computed with \[n, 4\]"),
+        ("string[4] x", "float[3] y", "a = Cast<to = 1>(x) y = Exp(a)", "y: float32[4]", r"\[3\], and is computed with \[4\], by Exp"),
+        ("string[4] x", "string[m] y", "y = Identity(x)", "y: string[4]", None),
+        ("string[n] x", "string[3] y", "y = Identity(x)", "y: string[n]", None),
+        ("string[n] x", "string[m] y", "y = Identity(x)", "y: string[m]", None),
+    ],
+)
+def test_outputs_of_host_programs_are_what_is_computed(x: str, y: str, body: str, shown: str, said: str | None) -> None:
+    with pytest.warns(UserWarning, match=said) if said else nullcontext():
+        exe = tw.compile(parse(f"m ({x}) => ({y}) {{ {body} }}"), cache=False, progress="none")
+    assert [repr(output) for output in exe.outputs] == [shown]

@@ -16,6 +16,7 @@ from onnx import inliner
 from tilewright.frontend.dims import DimRange
 from tilewright.frontend.onnx.bodies import type_proto
 from tilewright.frontend.onnx.context import origin_of
+from tilewright.frontend.onnx.declared import computed_type
 from tilewright.frontend.onnx.importer import import_model
 from tilewright.frontend.onnx.loader import LoadedModel, dtype_of
 from tilewright.frontend.onnx.node_check import check_node, check_operands
@@ -96,7 +97,9 @@ def partition(model: LoadedModel, dims: Mapping[str, DimRange | int], refusals: 
     work = _Cutter(model, {plain_domain(o.domain): o.version for o in model.proto.opset_import}, dims, refusals)
     scope = _Scope({info.name: info.type for info in inputs}, {}, set())
     body, types = work.body(graph, [info.name for info in inputs], scope)
-    outputs = tuple(value_spec(info.name, _declared(type_, info.type)) for info, type_ in zip(graph.output, types, strict=True))
+    origins = {name: str(origin_of(node)) for node in graph.node for name in node.output}
+    found = [computed_type(info, type_, origins.get(info.name)) for info, type_ in zip(graph.output, types, strict=True)]
+    outputs = tuple(value_spec(info.name, type_) for info, type_ in zip(graph.output, found, strict=True))
     ranges = [(name, DimRange(value, value) if isinstance(value, int) else value) for name, value in dims.items()]
     sizes = tuple(SizeSpec(name, r.lo, r.hi, r.multiple) for name, r in ranges)
     return HostProgram(tuple(work.parts), body, tuple(value_spec(info.name, info.type) for info in inputs), outputs, sizes)
@@ -428,12 +431,6 @@ def stacked_type(row: onnx.TypeProto) -> onnx.TypeProto:
     """The type of rows stacked in a new first axis."""
     dims = [d.dim_value if d.HasField("dim_value") else None for d in row.tensor_type.shape.dim]
     return onnx.helper.make_tensor_type_proto(row.tensor_type.elem_type, [None, *dims])
-
-
-def _declared(found: onnx.TypeProto, declared: onnx.TypeProto) -> onnx.TypeProto:
-    """The type of a result as the model declares it, which has names for dims, unless it is another type."""
-    same = kind_text(found) == kind_text(declared) and len(found.tensor_type.shape.dim) == len(declared.tensor_type.shape.dim)
-    return declared if same else found
 
 
 def _known(first: onnx.TypeProto, second: onnx.TypeProto) -> onnx.TypeProto:
