@@ -32,7 +32,7 @@ from tilewright.graph.ops import (
 from tilewright.graph.ops.positions import clamped, wrapped
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, all_of, equal, less_equal
-from tilewright.ir.prove import equal_dims
+from tilewright.ir.prove import equal_dims, prove
 from tilewright.ir.simplify import simplify
 from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType, product
@@ -113,6 +113,8 @@ class PlanBuilder:
     constants: dict[PlannedConstant, Storage] = field(default_factory=dict)
     since: int = 0  # when the function that is being planned began
     positions: dict[Value, Expr] = field(default_factory=dict)  # indices that slices of this function are picked by
+    given: frozenset[Expr] = frozenset()  # the sizes of the inputs
+    sound: frozenset[Expr] = frozenset()  # dims that are not negative, wherever the step at hand is reached
 
     def constant(self, data: ConstantData, type_: TensorType, layout: Layout | None = None) -> View:
         constant = PlannedConstant(data, layout, type_)
@@ -124,16 +126,37 @@ class PlanBuilder:
 
     def function(self, function: Function, arguments: Sequence[View]) -> list[View]:
         """Steps of a function's body; the views of its results."""
-        outer, self.since, self.positions = (self.since, self.positions), self.ledger.clock, {}
+        outer, self.since, self.positions = (self.since, self.positions, self.sound), self.ledger.clock, {}
         views: dict[Value, View | Picked] = dict(zip(function.params, arguments, strict=True))
-        for node in walk_nodes(function.results):
+        nodes = list(walk_nodes(function.results))
+        for node in nodes:  # before anything is written to memory that is laid out by these sizes
+            self.expect_sound(node, self.given)
+        for node in nodes:
             if isinstance(node.op, Parameter):
                 if node[0] not in views:
                     raise GraphError(f"function {function.name} uses a value that is not its parameter: {node.op.label}")
             elif not isinstance(node.op, Constant):
+                self.expect_sound(node, None)
                 views.update(zip(node.values, self.node(node, views), strict=True))
-        self.since, self.positions = outer
+        self.since, self.positions, self.sound = outer
         return [self.view(value, views) for value in function.results]
+
+    def expect_sound(self, node: Node, sizes: frozenset[Expr] | None) -> None:
+        """Check while running that no result of a node, nor of those it is fused of, has a negative dim: dims of all sizes, or of `sizes`
+        alone. What a Reshape or a RefineShape makes of a shape is checked where they are planned."""
+        inner = walk_nodes(node.op.body.results) if isinstance(node.op, Fused) else ()
+        for each in (node, *inner):
+            if isinstance(each.op, (Parameter, Constant, Reshape, RefineShape)):
+                continue
+            for type_ in each.types:
+                for dim in type_.shape:
+                    if dim.is_const or dim in self.sound or (sizes is not None and not sizes.issuperset(free_vars(dim))):
+                        continue
+                    self.sound |= {dim}
+                    if not prove(less_equal(0, dim)):
+                        origin = each.origin or node.origin
+                        where = f" of {literal(str(origin))}" if origin is not None else ""
+                        self.ledger.step(Check(less_equal(0, dim), f"a dim of a result{where} would be {{0}} ({dim!r})", (dim,)))
 
     def view(self, value: Value, views: Mapping[Value, View | Picked]) -> View:
         """Where a value is. Constants are stored when something wants them as they are, not where kernels read a packed form only."""
@@ -289,6 +312,7 @@ def build_plan(
     ledger, main = builder.ledger, module.main
     ledger.names.update(names_of_sizes(module.main))
     arguments = [View(ledger.storage(p.type.bytes, "input", i), ZERO, p.type) for i, p in enumerate(main.params)]
+    builder.given = frozenset(free_vars(*(dim for param in main.params for dim in param.type.shape)))
     results = builder.function(main, arguments)
     for i, view in enumerate(results):
         target = ledger.output(view.type, i)

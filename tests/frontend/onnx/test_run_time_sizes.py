@@ -113,8 +113,45 @@ def test_parts_that_are_no_results_must_not_be_negative(split: str, last: dict[i
         x = np.arange(n, dtype=np.float32)
         np.testing.assert_array_equal(exe(x), np.concatenate([x[n - size :], x]))
     for n in refused:
-        with pytest.raises((ShapeError, InputError), match=r"dim 0 is|would have shape \[-"):
+        with pytest.raises((ShapeError, InputError), match=r"would be -|would have shape \[-"):
             exe(np.arange(n, dtype=np.float32))
+
+
+BRANCH = """p = Constant<value_ints = [-3, 0]>()
+    y = If(c) <then_branch = g1 () => (float[a] t) { t = Pad(x, p) }, else_branch = g2 () => (float[b] e) { e = Identity(x) }>"""
+
+
+@pytest.mark.parametrize(
+    ("body", "least", "named"),
+    [
+        ("y = ConstantOfShape<value = float[1] {1.0}>(d)", 3, "ConstantOfShape node 'y'"),
+        ("y, i = TopK(x, d)", 3, "TopK node 'y'"),
+        ("y = Expand(one, d)", 3, "Expand node 'y'"),
+        ("whole = Cast<to = 7>(x) \n l = ReduceMax<keepdims = 1>(whole) \n e = Sub(l, three) \n y = Expand(one, e)", 4, "node 'y'"),
+        ("p = Constant<value_ints = [-2, -2]>() \n y = Pad(x, p)", 4, "Pad node 'y'"),
+        ("a = Unsqueeze(x, axes) \n b = AveragePool<kernel_shape = [5]>(a) \n y = Squeeze(b, axes)", 4, "AveragePool node 'b'"),
+        ("a = Unsqueeze(x, axes) \n b = Conv(a, w) \n y = Squeeze(b, axes)", 4, "Conv node 'b'"),
+        ("h = Tanh(x) \n p = Constant<value_ints = [-2, -2]>() \n q = Pad(h, p) \n y = Exp(q)", 4, "Pad node 'q'"),
+        (BRANCH, 3, "Pad node 't'"),
+    ],
+)
+def test_no_tensor_inside_of_a_model_has_a_negative_size(body: str, least: int, named: str) -> None:
+    """It would be laid out over others, and what reads it would read before its beginning."""
+    exe = compiled(f"""g (float[n] x, bool c) => (float s, float[n] after) <float[1, 1, 5] w = {{1, 1, 1, 1, 1}}, float[1] one = {{1}},
+                              int64[1] three = {{3}}, int64[2] axes = {{0, 1}}> {{
+        size = Shape(x)
+        d = Sub(size, three)
+        {body}
+        both = Concat<axis = 0>(y, x)
+        s = ReduceSum<keepdims = 0>(both)
+        after = Neg(x)
+    }}""")
+    yes = np.array(True)
+    for n in (least, least + 4):
+        np.testing.assert_array_equal(exe(np.arange(n, dtype=np.float32), yes)[1], -np.arange(n, dtype=np.float32))
+    for n in range(1, least):
+        with pytest.raises(ShapeError, match=named):
+            exe(np.arange(n, dtype=np.float32), yes)
 
 
 @pytest.mark.parametrize(
