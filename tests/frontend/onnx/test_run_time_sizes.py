@@ -190,6 +190,16 @@ def test_steps_of_a_slice_at_the_ends_of_int64(bounds: tuple[int, int, int]) -> 
     np.testing.assert_array_equal(exe(x, *[np.array([at]) for at in bounds]), x[bounds[0] : bounds[1] : bounds[2]])
 
 
+@pytest.mark.parametrize("end", [3, 100, 1 << 30, 1 << 41, LARGEST, SMALLEST, -1])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_ends_of_a_slice_along_an_axis_known_while_running(axis: int, end: int) -> None:
+    """The axis that is not chosen has the end it has; what is allocated is the size that is left of the end, not the end."""
+    text = "g (float[n, 4] x, int64[1] s, int64[1] e, int64[1] a) => (float[p, q] y) { y = Slice(x, s, e, a) }"
+    x = matrix(3, 4)
+    wanted = x[1:end] if axis == 0 else x[:, 1:end]
+    np.testing.assert_array_equal(compiled(text)(x, *[np.array([at]) for at in (1, end, axis)]), wanted)
+
+
 def test_distinct_elements_with_nans() -> None:
     x = np.array([1, np.nan, 2, np.nan, 1, 0], F32)
     text = "g (float[n] x) => (float[u] y, int64[u] f, int64[n] v, int64[u] c) { y, f, v, c = Unique(x) }"

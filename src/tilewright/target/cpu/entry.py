@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, all_of, cast, const, less_equal, maximum
+from tilewright.ir.expr import Expr, all_of, cast, const, less_equal, maximum, select
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import free_vars
 from tilewright.machine.description import Machine
@@ -45,6 +45,7 @@ from tilewright.target.cpu.codegen.text import Function, Module, Operand, symbol
 from tilewright.target.cpu.llvm import function_attributes
 
 MOST_BYTES = 2.0**48  # of one allocation: past this it is not tried, and its formula may have overflowed
+EXACT = 2.0**62  # integers up to here, as far as float64 can tell, have not overflowed
 _ARITHMETIC = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.MIN, Op.MAX, Op.SELECT})
 
 
@@ -257,7 +258,8 @@ class EntryEmitter:
 
 
 def magnitude(e: Expr) -> Expr:
-    """A float64 that no value met on the way to the integer `e` exceeds by far: where it is small, nothing has overflowed."""
+    """A float64 that is no less, by far, than the absolute value of the integer `e`, and beyond EXACT where a value met on the way may have
+    overflowed. What a minimum cuts off does not count: an end of a slice may be the largest there is."""
     if e.is_const:
         return const(float(abs(e.value)), dtypes.float64)
     parts = [magnitude(part) for part in e.args[1 if e.op is Op.SELECT else 0 :]] if e.op in _ARITHMETIC else []
@@ -268,10 +270,20 @@ def magnitude(e: Expr) -> Expr:
             return parts[0] * parts[1]
         case Op.FLOORDIV if e.args[1].is_const and e.args[1].value:
             return parts[0] / parts[1]
-        case Op.MIN | Op.MAX | Op.SELECT | Op.FLOORDIV:
+        case Op.FLOORDIV:
             return maximum(parts[0], parts[1])
+        case Op.MIN | Op.MAX:
+            largest = maximum(parts[0], parts[1])
+            return select(largest <= EXACT, _absolute(e), largest)
+        case Op.SELECT:
+            return select(e.args[0], parts[0], parts[1])
         case _:
-            return cast(dtypes.float64, e)
+            return _absolute(e)
+
+
+def _absolute(e: Expr) -> Expr:
+    value = cast(dtypes.float64, e)
+    return value if e.op is Op.VAR and e.attr.lo is not None and e.attr.lo >= 0 else maximum(value, -value)
 
 
 def emit_entry(plan: Plan, machine: Machine, name: str, offsets: Sequence[int]) -> tuple[str, tuple[RuntimeCheck, ...]]:
