@@ -13,7 +13,7 @@ from tilewright.frontend.onnx.runtime_axes import chosen, picked, runtime_axes, 
 from tilewright.frontend.onnx.sizes import quotient
 from tilewright.graph.node import Value
 from tilewright.graph.ops import Concat, Iota, Pad, RandomUniform
-from tilewright.graph.shapes import canonical, counts_equal, dims_equal, is_one
+from tilewright.graph.shapes import canonical, counts_equal, is_one
 from tilewright.ir import dtypes
 from tilewright.ir import expr as ex
 from tilewright.ir.expr import Expr, const
@@ -121,23 +121,21 @@ def expand(ctx: NodeContext) -> Value:
 
 
 def expand_to(ctx: NodeContext, x: Value, wanted: Sequence[Expr]) -> Value:
-    """Broadcast in both directions: a size of 1 keeps the input's dim."""
+    """Broadcast in both directions: a size of 1 keeps the input's dim, any other must be that dim unless the dim is 1. Sizes known only
+    while running are checked then; a dim that is known stays known."""
     rank = max(x.type.rank, len(wanted))
     own = [const(1)] * (rank - x.type.rank) + list(x.shape)
     asked = [const(1)] * (rank - len(wanted)) + list(wanted)
-    target, refined = [], []
+    target, checked = [], []
     for mine, size in zip(own, asked, strict=True):
-        if is_one(size) or dims_equal(mine, size):
-            target.append(mine)
-            refined.append(mine)
-        elif is_one(mine):
-            target.append(size)
-            refined.append(mine)
-        else:
-            target.append(mine if mine.is_const else size)
-            refined.append(mine if mine.is_const else size)
-    x = ctx.refine(x, refined[rank - x.type.rank :])
-    return ctx.broadcast(x, target)
+        if mine.is_const and size.is_const and size.value not in (1, mine.value) and not is_one(mine):
+            raise ModelError(f"Expand of {x.type!r} to {list(wanted)}: a dim of {mine!r} does not become {size!r}", where=ctx.where)
+        keeps = mine.is_const and not is_one(mine)
+        target.append(mine if is_one(size) or keeps else size)
+        checked.append(mine if is_one(size) or is_one(mine) else canonical(ex.select(ex.equal(size, 1), mine, size)) if keeps else size)
+    x = ctx.refine(x, checked[rank - x.type.rank :])
+    fitting = [mine if mine.is_const else dim for mine, dim in zip(own, checked, strict=True)]
+    return ctx.broadcast(ctx.refine(x, fitting[rank - x.type.rank :]), target)
 
 
 def concat(ctx: NodeContext) -> Value:

@@ -1,0 +1,96 @@
+"""Shapes, amounts, lengths and axes that are inputs of a model: right ones give what onnxruntime gives, wrong ones are refused, as there.
+
+Nothing is computed from an amount that means nothing, and the error names the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
+
+import tilewright as tw
+from tests.frontend.onnx.models import Array, assert_same, parse, run_onnxruntime, single
+from tilewright.support.errors import ModelError, TilewrightError
+
+Refusal = (Fail, InvalidArgument, RuntimeException)  # what onnxruntime raises
+LARGEST, SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operator: its inputs, and for the input `at` values that are right and wrong. Wrong ones whose `here` is set are refused although
+    onnxruntime computes something."""
+
+    op: str
+    opset: int
+    inputs: Sequence[Array | None]
+    at: int
+    right: Sequence[Any]
+    wrong: Sequence[Any]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    here: Sequence[Any] = ()
+
+
+def floats(*shape: int) -> Array:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def ints(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+EXPAND = [
+    Row("Expand", 13, [floats(5), ints(5)], 1, [[5], [1]], [[2], [0], [-1], [10], [1 << 40], [LARGEST], [SMALLEST]]),
+    Row("Expand", 13, [floats(1, 5), ints(3, 5)], 1, [[1, 1], [3, 1], [0, 5], [2, 5]], [[3, 2], [-1, 5], [3, -1], [2, 10]]),
+    Row("Expand", 13, [floats(4, 5), ints(5)], 1, [[5], [1]], [[2], [0], [-1], [10]]),
+    Row("ConstantOfShape", 13, [ints(2, 3)], 0, [[2, 3], [0, 3]], [[-1, 3], [-1, -1], [SMALLEST, 2]]),
+]
+
+
+ROWS = [*EXPAND]
+
+
+def name(row: Row) -> str:
+    shape = "x".join(map(str, np.shape(row.inputs[0]))) if row.inputs[0] is not None else ""  # type: ignore[arg-type]
+    return "-".join(part for part in (row.op, *map(str, row.attributes.values()), shape) if part)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name)
+def test_amounts_that_are_inputs(row: Row) -> None:
+    model = single(row.op, row.inputs, row.opset, **row.attributes)
+    for output in model.graph.output:
+        output.type.Clear()
+    exe = tw.compile(model, progress="none", opt_level=1)
+    dtype = row.inputs[row.at].dtype  # type: ignore[union-attr]
+    for values, fits in ((row.right, True), (row.wrong, False), (row.here, None)):
+        for value in values:
+            given = [np.array(value, dtype) if i == row.at else array for i, array in enumerate(row.inputs)]
+            feeds = {f"x{i}": array for i, array in enumerate(given) if array is not None}
+            if fits:
+                assert_same(list(exe.run(feeds).values()), run_onnxruntime(model, feeds), 1e-4, 1e-5)
+                continue
+            with pytest.raises(TilewrightError, match=f"{row.op} node"):
+                exe.run(feeds)
+            if fits is False:
+                with pytest.raises(Refusal):
+                    run_onnxruntime(model, feeds)
+
+
+def test_a_known_size_that_a_dim_does_not_become() -> None:
+    with pytest.raises(ModelError, match="a dim of 5 does not become 2"):
+        tw.compile(parse("g (float[5] x) => (float[k] y) { s = Constant<value_ints = [2]>() \n y = Expand(x, s) }"), progress="none")
+
+
+def test_a_known_dim_expanded_to_a_dim_of_another_input() -> None:
+    model = parse("g (float[5] x, float[n] w) => (float[k] y) { s = Shape(w) \n y = Expand(x, s) }")
+    exe = tw.compile(model, progress="none", opt_level=1)
+    for n in (1, 5):
+        np.testing.assert_array_equal(exe(floats(5), floats(n)), floats(5))
+    for n in (2, 4, 10):
+        with pytest.raises(TilewrightError, match="Expand node 'y'"):
+            exe(floats(5), floats(n))
