@@ -38,10 +38,14 @@ def _nodes(ops: tuple[Op, ...], dtype: DType, a: st.SearchStrategy[Expr], b: st.
     return st.builds(lambda op, x, y: make(op, dtype, (x, y)), st.sampled_from(ops), a, b)
 
 
-def index_exprs(max_leaves: int = 12) -> st.SearchStrategy[Expr]:
+_SMALL_NUMBERS = st.integers(-20, 20).map(const)
+_EXTREMES = [sign * (1 << 63 >> shift) + add for sign in (-1, 1) for shift in (0, 1, 2) for add in (-16, -2, -1, 0, 1, 2, 15)]
+HUGE = st.sampled_from([n for n in _EXTREMES if -(1 << 63) <= n < 1 << 63]).map(const)
+
+
+def index_exprs(max_leaves: int = 12, constants: st.SearchStrategy[Expr] = _SMALL_NUMBERS) -> st.SearchStrategy[Expr]:
     """int64 expressions over VARIABLES as people and schedules write them: all integer operators, divisors that are constants or sizes,
     nothing folded."""
-    constants = st.integers(-20, 20).map(const)
     divisors = st.sampled_from([1, 2, 3, 4, 8, 12, 16, -1, -3, -8]).map(const) | st.sampled_from(
         [N, N, M, S, F, N * M, N * K, N * 8, S + 2]
     )

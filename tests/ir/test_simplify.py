@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.ir.strategies import BOOL, FLAG, FLOAT, NAMES, REAL, SMALL, VARIABLES, F, I, J, K, M, N, S, conditions, index_exprs
+from tests.ir.strategies import BOOL, FLAG, FLOAT, HUGE, NAMES, REAL, SMALL, VARIABLES, F, I, J, K, M, N, S, conditions, index_exprs
 from tilewright.ir import dtypes
-from tilewright.ir.affine import affine_in, coefficient, linear, to_expr
+from tilewright.ir.affine import Linear, affine_in, coefficient, linear, to_expr
 from tilewright.ir.bounds import Interval, bounds
 from tilewright.ir.expr import TRUE, Expr, cast, const, make, maximum, minimum, select, size, var
 from tilewright.ir.parser import parse_expr
@@ -17,7 +17,7 @@ from tilewright.ir.printer import format_expr
 from tilewright.ir.prove import equal_dims, in_range, prove, prove_equal
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplify
-from tilewright.ir.traverse import evaluate_int, substitute
+from tilewright.ir.traverse import evaluate_int, substitute, walk
 from tilewright.ir.types import product
 
 _FUZZ = settings(max_examples=200, deadline=None)
@@ -69,6 +69,43 @@ def test_simplified_conditions_keep_their_value(e: Expr, given_: tuple[dict[Expr
     expected = value_of(e, values)
     if expected is not None:
         assert evaluate_int(simplify(e, env), values) == expected
+
+
+def overflows(e: Expr, values: dict[Expr, int]) -> bool:
+    """Whether a sum or product in it leaves int64."""
+    for node in walk(e):
+        if node.op in (Op.ADD, Op.SUB, Op.MUL):
+            a, b = (evaluate_int(a, values) for a in node.args)
+            if not -(1 << 63) <= (a + b if node.op is Op.ADD else a - b if node.op is Op.SUB else a * b) < 1 << 63:
+                return True
+    return False
+
+
+@_FUZZ
+@given(index_exprs(8, HUGE | st.integers(-20, 20).map(const)), environments())
+def test_numbers_at_the_ends_of_int64_keep_their_value(e: Expr, given_: tuple[dict[Expr, Interval], dict[Expr, int]]) -> None:
+    env, values = given_
+    expected = value_of(e, values)
+    if expected is not None and not overflows(e, values):
+        assert evaluate_int(simplify(e, env), values) == expected
+
+
+@pytest.mark.parametrize("limit", [-(1 << 63), -(1 << 63) + 1, (1 << 63) - 2, (1 << 63) - 1])
+@pytest.mark.parametrize("op", [Op.LT, Op.LE, Op.EQ, Op.NE])
+def test_comparisons_with_the_ends_of_int64(op: Op, limit: int) -> None:
+    for args in ((I, const(limit)), (const(limit), I)):
+        e = make(op, BOOL, args)
+        for value in (-(1 << 63), -(1 << 63) + 1, -1, 0, 5, (1 << 63) - 2, (1 << 63) - 1):
+            assert evaluate_int(simplify(e), {I: value}) == evaluate_int(e, {I: value})
+
+
+def test_what_one_model_makes_of_large_numbers_says_nothing_of_others() -> None:
+    least = (1 << 63) - 1
+    rounded = make(Op.ADD, dtypes.int64, (make(Op.FLOORDIV, dtypes.int64, (I + (least - 3), const(least))), const(15)))
+    simplify(make(Op.FLOORDIV, dtypes.int64, (rounded, const(16))))
+    simplify(make(Op.ADD, dtypes.int64, (I + (least - 3), const(least - 14))))
+    assert linear(make(Op.SUB, dtypes.int64, (I, const(19)))) == Linear(-19, {(I,): 1})
+    assert bounds(make(Op.SUB, dtypes.int64, (I, const(19))), {I: Interval(0, 4)}) == Interval(-19, -15)
 
 
 @_FUZZ

@@ -2,7 +2,8 @@
 
 An atom is any int64 node that is no sum or product: a variable, a size, `x // 3`, `min(a, b)`, a load. Sums and products are taken as
 exact integers: index arithmetic does not overflow 64 bits. `linear` is canonical, so equal polynomials are recognised whatever the
-order they were written in, and `to_expr` gives each its one text: highest degree first, then largest coefficient, then by name.
+order they were written in, and `to_expr` gives each its one text: highest degree first, then largest coefficient, then by name. A
+polynomial whose numbers int64 does not have is `Unrepresentable`: what was written would be read as another one.
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ from tilewright.ir.traverse import depends_on
 
 Monomial: TypeAlias = tuple[Expr, ...]  # atoms in order of `order_key`
 _INT = dtypes.int64
-_SUMS = frozenset({Op.ADD, Op.SUB, Op.MUL})
+SUMS = frozenset({Op.ADD, Op.SUB, Op.MUL})
 # Products of two sums with more terms than this stay a product: expanding them explodes.
 _EXPAND_LIMIT = 64
 _ORDER_LENGTH = 96
+_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
+
+
+class Unrepresentable(ArithmeticError):
+    """A number of a polynomial is none of int64. Rewriting leaves the expression as it is."""
 
 
 class Linear(NamedTuple):
@@ -45,7 +51,7 @@ def linear(e: Expr) -> Linear:
     """The polynomial of an int64 expression; sub-expressions that are no sums or products are atoms, taken as they are."""
     if e.op is Op.CONST:
         return Linear(int(e.attr), {})
-    if e.op not in _SUMS or e.dtype is not _INT:
+    if e.op not in SUMS or e.dtype is not _INT:
         return Linear(0, {(e,): 1})
     form: Linear | None = e.linear_form
     if form is None:
@@ -63,7 +69,7 @@ def linear(e: Expr) -> Linear:
 
 
 def to_expr(form: Linear) -> Expr:
-    """The canonical expression of a polynomial: `i * 64 + j * 8 - k + 3`."""
+    """The canonical expression of a polynomial: `i * 64 + j * 8 - k + 3`. Raises Unrepresentable."""
     if len(form.terms) <= 1:
         return _emit(form)  # may be an atom, which as a key would keep itself alive
     key = (form.constant, frozenset(form.terms.items()))
@@ -78,16 +84,31 @@ def _emit(form: Linear) -> Expr:
     head = next((n for n, (_, coefficient) in enumerate(terms) if coefficient > 0), None)
     constant = form.constant
     if head is None:
-        result, constant = const(constant), 0
+        result, constant = number(constant), 0
     else:
         result = _scaled(*terms.pop(head))
     for atoms, coefficient in terms:
         result = make(Op.ADD if coefficient > 0 else Op.SUB, _INT, (result, _scaled(atoms, abs(coefficient))))
     if constant:
-        result = make(Op.ADD if constant > 0 else Op.SUB, _INT, (result, const(abs(constant))))
-    if result.op in _SUMS and (result,) not in form.terms:
+        result = make(Op.ADD if constant > 0 else Op.SUB, _INT, (result, number(abs(constant))))
+    if result.op in SUMS and (result,) not in form.terms:
         result.linear_form = form
     return result
+
+
+def number(n: int) -> Expr:
+    """The constant of int64. Raises Unrepresentable where it has no such number."""
+    if not _LEAST <= n <= _GREATEST:
+        raise Unrepresentable(f"{n} is no number of int64")
+    return const(n)
+
+
+def exact(e: Expr) -> Expr:
+    """The expression itself, if its numbers are those of int64 when sums and products are written out. Raises Unrepresentable."""
+    form = linear(e)
+    for n in (form.constant, *form.terms.values()):
+        number(n)
+    return e
 
 
 def sorted_terms(form: Linear) -> list[tuple[Monomial, int]]:
@@ -257,7 +278,7 @@ def _scaled(atoms: Monomial, coefficient: int) -> Expr:
     result = atoms[0]
     for atom in atoms[1:]:
         result = make(Op.MUL, _INT, (result, atom))
-    return result if coefficient == 1 else make(Op.MUL, _INT, (result, const(coefficient)))
+    return result if coefficient == 1 else make(Op.MUL, _INT, (result, number(coefficient)))
 
 
 def _all_terms(form: Linear) -> list[tuple[Monomial, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from tilewright.ir.affine import Linear, add_scaled, linear, to_expr
+from tilewright.ir.affine import Linear, Unrepresentable, add_scaled, linear, to_expr
 from tilewright.ir.bounds import Interval
 from tilewright.ir.expr import TRUE, Expr, ExprLike, equal, less, less_equal, maximum, minimum
 from tilewright.ir.scalar_ops import Op
@@ -38,7 +38,10 @@ def nonnegative(form: Linear, extents: Mapping[Expr, Expr] = _NO_EXTENTS) -> boo
         return True
     if not any(atom.op is Op.FLOORDIV for atoms in form.terms for atom in atoms):
         return False
-    simple = linear(run.rewrite(to_expr(form)))  # remainders joined to quotients, multiples taken out of divisions
+    try:
+        simple = linear(run.rewrite(to_expr(form)))  # remainders joined to quotients, multiples taken out of divisions
+    except Unrepresentable:
+        return False
     return simple != form and run.facts.nonnegative(simple)
 
 

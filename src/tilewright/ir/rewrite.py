@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from tilewright.ir import dtypes
+from tilewright.ir.affine import SUMS, Unrepresentable, exact, number
 from tilewright.ir.bounds import Interval
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import TRUE, Expr, VarInfo, call, const, make, rebuild
@@ -27,6 +28,8 @@ from tilewright.support.errors import InternalError
 
 Bindings: TypeAlias = dict[Expr, Expr]
 Binder: TypeAlias = Callable[[Expr, Facts], Bindings | None]
+_A = TypeVar("_A")
+_B = TypeVar("_B")
 Domain = Literal["int64", "narrow", "integer", "float", "bool", "any"]
 
 _IN_DOMAIN: dict[Domain, Callable[[DType], bool]] = {
@@ -158,7 +161,7 @@ class Rewriter:
         if done is not None:
             return done
         whole = self.whole.get(e.op)
-        result = None if whole is None else whole(self, e)
+        result = None if whole is None else _tried(whole, self, e)
         if result is None:
             # Also with the same arguments: parsers build nodes that the constructors would have folded.
             node = rebuild(e, tuple([self.rewrite(a) for a in e.args])) if e.args else e
@@ -169,11 +172,11 @@ class Rewriter:
     def _reduce(self, e: Expr) -> Expr:
         normal = self.normal.get(e.op)
         if normal is not None:
-            result = normal(self, e)
+            result = _tried(normal, self, e)
             if result is not None and result is not e:
                 return self._follow(e, normal.__name__, result)
         for rule in self.rules.get(e.op, ()):
-            result = rule.apply(e, self.facts)
+            result = _tried(rule.apply, e, self.facts)
             if result is not None and result is not e:
                 return self._follow(e, rule.name, result)
         return e
@@ -194,6 +197,14 @@ class Rewriter:
             return self.rewrite(result)
         finally:
             del self._active[e]
+
+
+def _tried(step: Callable[[_A, _B], Expr | None], a: _A, b: _B) -> Expr | None:
+    """What a rule or procedure makes, None where int64 lacks the numbers for it."""
+    try:
+        return step(a, b)
+    except Unrepresentable:
+        return None
 
 
 def rewrite(e: Expr, rules: Iterable[Rule] | RuleTable, env: Mapping[Expr, Interval], trace: list[str] | None = None) -> Expr:
@@ -275,4 +286,17 @@ def _compile_build(e: Expr, general: DType) -> _Build:
     parts = [_compile_build(a, general) for a in e.args]
     if e.op is Op.CALL:
         return lambda bindings: call(e.attr, *[part(bindings) for part in parts])
+    if e.op in SUMS and e.dtype is dtypes.int64:
+        return lambda bindings: _sum(e, tuple([part(bindings) for part in parts]))
     return lambda bindings: rebuild(e, tuple([part(bindings) for part in parts]))
+
+
+def _sum(e: Expr, args: tuple[Expr, ...]) -> Expr:
+    """A sum or product with other operands. Raises Unrepresentable: a rule may need numbers that the expression it replaces does not."""
+    result = rebuild(e, args)
+    if result.dtype is not dtypes.int64:
+        return result
+    if all(a.is_const for a in args):
+        a, b = (int(a.value) for a in args)
+        number(a + b if e.op is Op.ADD else a - b if e.op is Op.SUB else a * b)  # as constants, it has wrapped
+    return exact(result)

@@ -18,6 +18,7 @@ from tilewright.ir.affine import (
     common_factor,
     linear,
     multiply,
+    number,
     order_key,
     ordered,
     parts,
@@ -219,11 +220,11 @@ def _write_inequality(form: Linear) -> Expr:
     left = Linear(0, {atoms: -n for atoms, n in form.terms.items() if n < 0})
     constant = form.constant
     if not left.terms:
-        return make(Op.LE, dtypes.bool_, (const(-constant), to_expr(right)))
+        return make(Op.LE, dtypes.bool_, (number(-constant), to_expr(right)))
+    if not right.terms:
+        return make(Op.LT, dtypes.bool_, (to_expr(left), number(constant + 1)))
     if constant < 0:
         return make(Op.LT, dtypes.bool_, (to_expr(shift(left, -constant - 1)), to_expr(right)))
-    if not right.terms:
-        return make(Op.LT, dtypes.bool_, (to_expr(left), const(constant + 1)))
     return make(Op.LE, dtypes.bool_, (to_expr(left), to_expr(shift(right, constant))))
 
 

@@ -200,6 +200,34 @@ def test_ends_of_a_slice_along_an_axis_known_while_running(axis: int, end: int) 
     np.testing.assert_array_equal(compiled(text)(x, *[np.array([at]) for at in (1, end, axis)]), wanted)
 
 
+@pytest.mark.parametrize("step", [LARGEST, 1 << 62, -LARGEST, SMALLEST])
+@pytest.mark.parametrize("known", ["", "start", "end", "both"])
+def test_known_steps_at_the_ends_of_int64(step: int, known: str) -> None:
+    start, end = (2, 4) if step > 0 else (8, -7)
+    given = {"s": start, "e": end}
+    constants = {
+        name: f"int64[1] {name} = {{{value}}}" for name, value in given.items() if known in ("both", {"s": "start", "e": "end"}[name])
+    }
+    inputs = ", ".join(f"int64[1] {name}" for name in given if name not in constants)
+    inits = ", ".join([f"int64[1] t = {{{step}}}", "int64[1] axis = {0}", *constants.values()])
+    exe = compiled(f"""g (float[5, 3] x{inputs and f", {inputs}"}) => (float[a, 3] y) <{inits}> {{ y = Slice(x, s, e, axis, t) }}""")
+    x = matrix(5, 3)
+    arguments = [np.array([value]) for name, value in given.items() if name not in constants]
+    np.testing.assert_array_equal(exe(x, *arguments), x[start:end:step])
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_ranges_over_all_of_a_dtype(dtype: str) -> None:
+    exe = compiled(RANGE.replace("int64 ", f"{dtype} ").replace("int64[n]", f"{dtype}[n]"))
+    least, greatest, quarter = (int(n) for n in (np.iinfo(dtype).min, np.iinfo(dtype).max, np.iinfo(dtype).max // 2 + 1))
+    for start, limit, step in (
+        (least, greatest, quarter), (greatest, least, -quarter), (least, greatest, greatest), (greatest, least, least),
+        (0, greatest, quarter), (greatest, least, quarter), (least, greatest, -quarter), (greatest - 3, greatest, 2), (5, 5, 1), (-3, 4, 7),
+    ):  # fmt: skip
+        wanted = [start + n * step for n in range(max(-((start - limit) // step), 0))]
+        np.testing.assert_array_equal(exe(*[np.array(n, dtype) for n in (start, limit, step)]), np.array(wanted, dtype))
+
+
 def test_distinct_elements_with_nans() -> None:
     x = np.array([1, np.nan, 2, np.nan, 1, 0], F32)
     text = "g (float[n] x) => (float[u] y, int64[u] f, int64[n] v, int64[u] c) { y, f, v, c = Unique(x) }"

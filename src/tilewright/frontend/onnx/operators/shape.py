@@ -60,19 +60,28 @@ def _range_length(ctx: NodeContext, start: Value, limit: Value, delta: Value) ->
         step = int(known[2].value)
         span = known[1] - known[0] if step > 0 else known[0] - known[1]
         return canonical(ex.maximum(ex.ceildiv(span, abs(step)), 0))
-    span_value = ctx.binary("sub", limit, start)
     if start.type.dtype.is_float:
-        steps = ctx.cast(ctx.unary("ceil", ctx.binary("div", span_value, delta)), dtypes.int64)
+        steps = ctx.cast(ctx.unary("ceil", ctx.binary("div", ctx.binary("sub", limit, start), delta)), dtypes.int64)
+        steps = ctx.binary("max", steps, 0)
     else:
-        minus = ctx.binary("floordiv", ctx.binary("sub", start, limit), delta)
-        steps = ctx.unary("neg", ctx.cast(minus, dtypes.int64))
+        steps = _integer_steps(ctx, start, limit, delta)
     length = ctx.state.fresh_size(f"{ctx.node.output[0]}_length")
-    steps = ctx.binary("max", steps, 0)
     if ctx.constant_of(2) is None:  # a step of 0 or NaN has no length, which is what the size is checked for
         moves = ctx.binary("or", ctx.binary("less", delta, 0), ctx.binary("greater", delta, 0))
         steps = ctx.select(moves, steps, ctx.scalar_like(-1, steps))
     ctx.emit(BindSize(length), steps)
     return length
+
+
+def _integer_steps(ctx: NodeContext, start: Value, limit: Value, delta: Value) -> Value:
+    """ceil((limit - start) / delta), at least 0: the distance of two numbers of int64 is one of uint64."""
+    start, limit, delta = (ctx.cast(value, dtypes.int64) for value in (start, limit, delta))
+    up = ctx.binary("less", ctx.scalar_like(0, delta), delta)
+    first, last = ctx.select(up, start, limit), ctx.select(up, limit, start)
+    distance = ctx.binary("sub", ctx.cast(last, dtypes.uint64), ctx.cast(first, dtypes.uint64))
+    by = ctx.binary("max", ctx.cast(ctx.select(up, delta, ctx.unary("neg", delta)), dtypes.uint64), 1)
+    steps = ctx.binary("add", ctx.binary("floordiv", ctx.binary("sub", distance, 1), by), 1)
+    return ctx.select(ctx.binary("less", first, last), ctx.cast(steps, dtypes.int64), ctx.scalar_like(0, start))
 
 
 def eye_like(ctx: NodeContext) -> Value:

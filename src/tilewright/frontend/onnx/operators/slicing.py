@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.frontend.onnx.context import NodeContext, Table
+from tilewright.frontend.onnx.context import FARTHEST, NodeContext, Table
 from tilewright.frontend.onnx.runtime_axes import chosen, picked, runtime_axes
 from tilewright.frontend.onnx.sizes import ceil_quotient, open_slice_bounds, quotient, slice_bounds
 from tilewright.graph.node import Value
@@ -86,6 +86,7 @@ def slice_(ctx: NodeContext) -> Value:
         axis = ctx.axis(axis, rank)
         if step == 0:
             raise ModelError("Slice with a step of 0", where=ctx.where)
+        step = max(-FARTHEST, min(step, FARTHEST))
         first[axis], sizes[axis] = slice_bounds(start, end, step, x.shape[axis])
         strides[axis] = step
     if all(dims_equal(a, b) for a, b in zip(sizes, x.shape, strict=True)) and all(step == 1 for step in strides):
@@ -105,7 +106,8 @@ def _slice_open(ctx: NodeContext, x: Value, starts: Sequence[Expr], ends: Sequen
     if ctx.has(4):
         name = f"{ctx.node.output[0]}_step"
         ctx.expect_integers(ctx.input(4))
-        given = ctx.binary("max", ctx.input(4), -int(np.iinfo(ctx.input(4).type.dtype.numpy).max))  # whose magnitude there is
+        farthest = min(FARTHEST, int(np.iinfo(ctx.input(4).type.dtype.numpy).max))
+        given = ctx.binary("min", ctx.binary("max", ctx.input(4), -farthest), farthest)
         steps = list(ctx.as_positions(given, name))
         sizes = list(ctx.as_sizes(ctx.unary("abs", given), f"{name}_size", lo=1, position=True))
     if not len(starts) == len(ends) == len(axes) == len(steps):
