@@ -52,7 +52,22 @@ EXPAND = [
 ]
 
 
-ROWS = [*EXPAND]
+OUTSIDE_OF_TWO = [2, -3, 5, LARGEST, SMALLEST]
+AXES = [
+    Row("CumSum", 14, [floats(2, 3), np.array(0)], 1, [0, 1, -1, -2], OUTSIDE_OF_TWO),
+    Row("CumSum", 14, [floats(2, 3), np.array(0, np.int32)], 1, [0, 1, -1, -2], [2, -3]),
+    Row("CumSum", 14, [floats(3), ints(0)], 1, [[0], [-1]], [[1], [-2], [5]]),
+    Row("ReduceSum", 18, [floats(2, 3), ints(0)], 1, [[0], [-1]], [[axis] for axis in OUTSIDE_OF_TWO]),
+    Row("ReduceMax", 18, [floats(2, 3, 1), ints(0, 1)], 1, [[0, 1], [-1, 1]], [[0, 3], [-4, 0]], {"keepdims": 0}, [[0, 0], [0, -3]]),
+    Row("Squeeze", 13, [floats(1, 3, 1), ints(0)], 1, [[0], [-1]], [[1], [3], [-4]]),
+    Row("Squeeze", 13, [floats(1, 3, 1), ints(0, 2)], 1, [[0, 2], [-1, 0]], [[0, 1]], {}, [[0, 0], [0, -3]]),
+    Row("Unsqueeze", 13, [floats(3, 4), ints(0)], 1, [[0], [-1], [-3]], [[3], [-4]]),
+    Row("Unsqueeze", 13, [floats(3, 4), ints(0, 1)], 1, [[0, 3], [-1, -2]], [[0, 0], [0, -4], [4, 0]]),
+    Row("Slice", 13, [floats(4, 5), ints(0), ints(2), ints(0)], 3, [[0], [1], [-1]], [[axis] for axis in OUTSIDE_OF_TWO]),
+    Row("Pad", 18, [floats(4, 5), ints(1, 1), None, ints(0)], 3, [[0], [-1]], [[axis] for axis in OUTSIDE_OF_TWO]),
+    Row("DFT", 20, [floats(2, 3, 4, 1), None, np.array(1)], 2, [0, 2, -2, -4], [3, -1, 4, -5, LARGEST, SMALLEST]),
+]
+ROWS = [*EXPAND, *AXES]
 
 
 def name(row: Row) -> str:
@@ -79,6 +94,18 @@ def test_amounts_that_are_inputs(row: Row) -> None:
             if fits is False:
                 with pytest.raises(Refusal):
                     run_onnxruntime(model, feeds)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[3] x) => (float[k] y) { a = Constant<value_int = 1>() \n y = CumSum(x, a) }",
+        "g (float[2, 3, 1] x) => (float[a, b, c] y) { y = DFT<axis = 2>(x) }",
+    ],
+)
+def test_a_known_axis_that_does_not_exist(text: str) -> None:
+    with pytest.raises(ModelError, match="axis"):
+        tw.compile(parse(text), progress="none")
 
 
 def test_a_known_size_that_a_dim_does_not_become() -> None:

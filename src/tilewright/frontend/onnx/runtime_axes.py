@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.frontend.onnx.context import NodeContext
+from tilewright.frontend.onnx.sizes import from_end
 from tilewright.graph.node import Value
 from tilewright.graph.shapes import canonical
 from tilewright.ir import expr as ex
@@ -20,7 +21,12 @@ from tilewright.ir.types import product
 def runtime_axes(ctx: NodeContext, index: int, rank: int) -> tuple[Expr, ...]:
     """The axes in a tensor of known length, counted from the front; numbers outside of [-rank, rank) fail when the model runs."""
     given = ctx.as_sizes(ctx.input(index), f"{ctx.node.output[0]}_axis", lo=-rank, hi=rank - 1)
-    return tuple(canonical(ex.select(ex.less(axis, 0), axis + rank, axis)) for axis in given)
+    return tuple(from_end(axis, const(rank)) for axis in given)
+
+
+def runtime_axis(ctx: NodeContext, index: int, rank: int) -> Expr:
+    """The same of a scalar, or of a tensor of one element."""
+    return from_end(ctx.as_size(ctx.input(index), f"{ctx.node.output[0]}_axis", lo=-rank, hi=rank - 1), const(rank))
 
 
 def chosen(axes: Sequence[Expr], rank: int) -> tuple[Expr, ...]:
@@ -53,22 +59,24 @@ def places(marks: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def without(shape: Sequence[Expr], marks: Sequence[Expr], count: int) -> tuple[Expr, ...]:
-    """The dims that are not marked, in order, where `count` are not."""
+    """The dims that are not marked, in order, where `count` are not. Where more are not, as an axis is named twice, a dim of -1 says so: a
+    shape that nothing can be reshaped to."""
     terms = list(zip(shape, marks, places(marks), strict=True))
+    total = canonical(sum((ex.select(mark, 0, 1) for mark in marks), const(0)))
     dims = []
     for at in range(count):
         dim = const(0)
         for size, mark, place in terms:
             dim = ex.select(ex.logical_and(ex.logical_not(mark), ex.equal(place, at)), size, dim)
-        dims.append(canonical(dim))
+        dims.append(canonical(ex.select(ex.equal(total, count), dim, -1)))
     return tuple(dims)
 
 
 def with_ones(shape: Sequence[Expr], marks: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The dims of `shape` in order where `marks` is false, and 1 where it is true."""
+    """The dims of `shape` in order where `marks` is false, and 1 where it is true; past the last of them -1, as `without` has it."""
     dims = []
     for mark, place in zip(marks, places(marks), strict=True):
-        dim = const(1)
+        dim = const(-1)
         for at, size in enumerate(shape):
             dim = ex.select(ex.equal(place, at), size, dim)
         dims.append(canonical(ex.select(mark, 1, dim)))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.frontend.onnx.context import NodeContext, Table
+from tilewright.frontend.onnx.runtime_axes import runtime_axis
 from tilewright.graph.node import Value
 from tilewright.graph.ops import (
     BroadcastTo,
@@ -85,18 +86,18 @@ def suppression(ctx: NodeContext) -> Value:
 
 
 def _running(ctx: NodeContext, fn: str) -> Value:
-    """The axis is a tensor; when it is known only at run time, every axis is summed along and one result chosen."""
+    """The axis is a tensor; when it is known only at run time, every axis is summed along and one result chosen. An axis that does not
+    exist is refused then, as the scalar that chooses is bound to a range."""
     x = ctx.input(0)
     rank = x.type.rank
     exclusive, reverse = bool(ctx.attribute("exclusive", 0)), bool(ctx.attribute("reverse", 0))
-    known = np.zeros(1, np.int64) if rank == 1 else ctx.constant_of(1)
+    known = ctx.constant_of(1)
     if known is not None:
         return ctx.one(CumulativeScan(fn, ctx.axis(int(known.reshape(-1)[0]), rank), exclusive, reverse), x)
-    axis = ctx.cast(ctx.number(ctx.input(1)), dtypes.int64)
-    wrapped = ctx.select(ctx.binary("less", axis, 0), ctx.binary("add", axis, rank), axis)
+    axis = ctx.size_scalar(runtime_axis(ctx, 1, rank))
     result = x
     for a in range(rank):
-        result = ctx.select(ctx.binary("equal", wrapped, a), ctx.one(CumulativeScan(fn, a, exclusive, reverse), x), result)
+        result = ctx.select(ctx.binary("equal", axis, a), ctx.one(CumulativeScan(fn, a, exclusive, reverse), x), result)
     return result
 
 

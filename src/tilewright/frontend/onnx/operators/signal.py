@@ -7,7 +7,6 @@ import numpy as np
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.frontend.onnx.operators.matmul import contract
 from tilewright.frontend.onnx.runtime_axes import around_axis
-from tilewright.frontend.onnx.sizes import from_end
 from tilewright.graph.node import Value
 from tilewright.graph.ops import Concat, Convolution, Gather, Iota, Pad
 from tilewright.graph.shapes import canonical, dims_equal
@@ -50,13 +49,17 @@ def dft(ctx: NodeContext) -> Value:
 
 
 def _transformed_axis(ctx: NodeContext, rank: int) -> Expr:
-    """The axis, counted from the front: an attribute before opset 20, then a scalar."""
-    if ctx.version < 20:
-        return const(ctx.axis(ctx.attribute("axis", 1), rank))
-    if not ctx.has(2):
-        return const(ctx.axis(-2, rank))
-    axis = ctx.as_size(ctx.input(2), f"{ctx.node.output[0]}_axis", lo=-rank, hi=rank - 2)
-    return const(ctx.axis(int(axis.value), rank)) if axis.is_const else from_end(axis, const(rank))
+    """The axis, counted from the front: an attribute before opset 20, then a scalar. It is not the last, which holds the parts."""
+    known = ctx.attribute("axis", 1) if ctx.version < 20 else -2 if not ctx.has(2) else None
+    if known is None and (given := ctx.constant_of(2)) is not None:
+        known = int(given.reshape(-1)[0])
+    if known is None:
+        axis = ctx.cast(ctx.number(ctx.input(2)), dtypes.int64)
+        counted = ctx.select(ctx.binary("less", axis, 0), ctx.binary("add", axis, rank), axis)
+        return ctx.as_size(counted, f"{ctx.node.output[0]}_axis", hi=rank - 2)
+    if ctx.axis(known, rank) == rank - 1:
+        raise ModelError(f"DFT along axis {known}, which holds the real and the imaginary parts", where=ctx.where)
+    return const(ctx.axis(known, rank))
 
 
 def _transform_length(ctx: NodeContext, dim: Expr, from_half: bool) -> Expr:
