@@ -67,7 +67,15 @@ AXES = [
     Row("Pad", 18, [floats(4, 5), ints(1, 1), None, ints(0)], 3, [[0], [-1]], [[axis] for axis in OUTSIDE_OF_TWO]),
     Row("DFT", 20, [floats(2, 3, 4, 1), None, np.array(1)], 2, [0, 2, -2, -4], [3, -1, 4, -5, LARGEST, SMALLEST]),
 ]
-ROWS = [*EXPAND, *AXES]
+WRONG_COUNTS = [[4, 4], [-1, 5], [-1, -1], [-2, -6], [-3, -4], [3, 0], [5, 0], [1 << 40, -1], [SMALLEST, 2]]
+RESHAPE = [
+    Row("Reshape", 14, [floats(2, 6), ints(3, 4)], 1, [[3, 4], [0, 6], [0, -1], [-1, 0], [0, 0], [-1, 12]], WRONG_COUNTS),
+    Row("Reshape", 14, [floats(5), ints(5, 1)], 1, [[5, 1], [0, 1], [0, -1], [1, -1]], [[5, 0], [0, 0], [-1, 0], [1, 0], [0, 5]]),
+    Row("Reshape", 14, [floats(1), ints(1, 1)], 1, [[1, 1], [0, -1]], [[-1, -1], [1, 0], [-1, 0]]),
+    Row("Reshape", 14, [floats(0), ints(0, 1)], 1, [[0, 1], [0, 5], [-1, 5]], [[5, 0], [0, -1], [0, 0]]),
+    Row("Reshape", 14, [floats(0, 3), ints(0, 3)], 1, [[0, 0], [0, 7], [2, 0], [-1, 3]], [[2, 3], [-1, -1]], {"allowzero": 1}, [[0, -1]]),
+]
+ROWS = [*EXPAND, *AXES, *RESHAPE]
 
 
 def name(row: Row) -> str:

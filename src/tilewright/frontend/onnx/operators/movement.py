@@ -37,19 +37,21 @@ def reshape(ctx: NodeContext) -> Value:
 
 
 def _resolved(ctx: NodeContext, x: Value, target: Value, keep_zero: bool) -> Value:
-    """A shape that is known at run time only, with its 0 and -1 replaced."""
+    """A shape that is known at run time only, with its 0 and -1 replaced; by -2, which no size is, where they mean nothing: a 0 for a dim
+    that there is not, a -1 beside another or beside a dim of 0. So the product of all of them must be negative where one is to be found."""
     if target.type.rank != 1:
         raise ModelError(f"Reshape takes a shape of shape {list(target.shape)}", where=ctx.where, why="it must be a list")
     (rank,) = target.shape
     if rank.is_const and rank.value > MOST_AXES:
         raise ModelError(f"Reshape asks for {rank.value:,} axes", where=ctx.where, why=f"{MOST_AXES} may be")
     if not keep_zero and rank.is_const:
-        own = [*x.shape, *[const(1)] * int(rank.value)][: int(rank.value)]
+        own = [*x.shape, *[const(-2)] * int(rank.value)][: int(rank.value)]
         target = ctx.select(ctx.binary("equal", target, 0), ctx.size_tensor(own), target)
     free = ctx.binary("equal", target, -1)
-    rest = ctx.reduce("prod", ctx.select(free, ctx.scalar_like(1, target), target), (0,), keepdims=False)
+    rest = ctx.unary("neg", ctx.reduce("prod", target, (0,), keepdims=False))
     count = ctx.size_scalar(canonical(product(x.shape)))
-    return ctx.select(free, ctx.binary("div", count, ctx.binary("max", rest, 1)), target)
+    found = ctx.binary("div", count, ctx.binary("max", rest, 1))
+    return ctx.select(free, ctx.select(ctx.binary("less", rest, 1), ctx.scalar_like(-2, found), found), target)
 
 
 def reshape_to(ctx: NodeContext, x: Value, wanted: Sequence[Expr], keep_zero: bool = False) -> Value:
