@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.frontend.onnx.models import Array, assert_like_onnxruntime, assert_same, run, single
+from tilewright.support.errors import TypeRuleError
 
 
 def floats(*shape: int, dtype: Any = np.float32) -> Array:
@@ -155,6 +156,18 @@ CASES = [
     case("HardSigmoid", 7, X, alpha=0.3, beta=0.4),
     case("PRelu", 7, X, floats(3, 1)),
     case("Shrink", 9, X, lambd=0.3, bias=0.1),
+    *(
+        case("Shrink", 9, np.arange(-4 if np.dtype(dtype).kind == "i" else 0, 7).astype(dtype), lambd=limit, bias=bias)
+        for dtype in (np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64)
+        for limit, bias in ((1.5, 1.0), (2.0, 0.0), (1.5, 0.5), (2.0, -0.75))
+    ),
+    *(
+        case("Trilu", 14, floats(3, 4), *([k] if at_run_time else []), consts={} if at_run_time else {1: k}, upper=upper, symbolic=symbolic)
+        for k in (np.array(2**63 - 1), np.array(2**63 - 2), np.array(-(2**63)), np.array(5), np.array(-5))
+        for at_run_time in (False, True)
+        for upper in (0, 1)
+        for symbolic in (False, True)
+    ),
     case("MatMul", 13, floats(4), floats(4)),
     case("MatMul", 13, floats(4), floats(2, 4, 3)),
     case("MatMul", 13, floats(2, 3, 4), floats(4)),
@@ -236,6 +249,28 @@ def check(given: Case) -> None:
     dims = {0: [f"d{axis}" for axis in range(given.inputs[0].ndim)]} if given.symbolic else None
     model = single(given.op, given.inputs, given.opset, given.outputs, given.constants, dims, **given.attributes)
     assert_like_onnxruntime(model, given.inputs, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("op", ["LeakyRelu", "ThresholdedRelu", "HardSigmoid"])
+def test_fractions_are_not_truncated_to_integers(op: str) -> None:
+    """ONNX has these for floats alone."""
+    x = np.arange(-4, 4, dtype=np.int32)
+    with pytest.raises(TypeRuleError, match=f"{op} of int32 by 0.3, which is no integer"):
+        run(single(op, [x], 16, alpha=0.3), {"x0": x})
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.5, 1.0), (1.0, 0.5), (1.5, -0.5), (2.0, 3.0), (-1.0, 1.0)])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
+def test_gemm_of_integers_by_floats(dtype: Any, alpha: float, beta: float) -> None:
+    """onnxruntime has no such kernel: as ONNX's reference, the sum is a float's before it is truncated. uint32 and uint64 wrap only where
+    everything is whole."""
+    a, b, c = (np.arange(n, n + 6, dtype=dtype).reshape(shape) for n, shape in ((0, (2, 3)), (3, (3, 2)), (9, (6,))))
+    inputs = [a, b, c[:2]]
+    whole = float(alpha).is_integer() and float(beta).is_integer()
+    exact = alpha * (a.astype(np.float64) @ b.astype(np.float64)) + beta * c[:2]
+    expected = exact.astype(np.int64).astype(dtype) if whole else exact.astype(dtype)
+    feeds = {f"x{index}": array for index, array in enumerate(inputs)}
+    np.testing.assert_array_equal(run(single("Gemm", inputs, 13, alpha=alpha, beta=beta), feeds)[0], expected)
 
 
 @pytest.mark.parametrize("given", CASES, ids=str)

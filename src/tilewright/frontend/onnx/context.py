@@ -40,7 +40,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, ExprLike, as_expr, const, maximum, size
 from tilewright.ir.types import TensorType, as_shape, static_shape
 from tilewright.runtime.formula import size_name
-from tilewright.support.errors import ModelError, UnsupportedOperatorError
+from tilewright.support.errors import ModelError, TypeRuleError, UnsupportedOperatorError
 
 EVALUATED_ELEMENTS = 4096  # of each tensor on the way to a constant that importing needs
 EVALUATED_NODES = 256
@@ -196,7 +196,9 @@ class NodeContext:
         return self.one(Constant(ConstantData(value)))
 
     def scalar_like(self, number: float, value: Value) -> Value:
-        """A rank-0 constant of the dtype of `value`."""
+        """A rank-0 constant of the dtype of `value`. Raises TypeRuleError for a fraction among integers."""
+        if value.type.dtype.is_integer and not float(number).is_integer():
+            raise TypeRuleError(f"{self.op_type} of {value.type.dtype.name} by {number:g}, which is no integer", where=self.where)
         return self.constant(number, value.type.dtype)
 
     def cast(self, value: Value, dtype: DType) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.graph.node import Value
 from tilewright.graph.ops import Gelu, HardSwish, Softplus
+from tilewright.ir import dtypes
 
 
 def relu(ctx: NodeContext) -> Value:
@@ -78,10 +79,11 @@ def thresholded_relu(ctx: NodeContext) -> Value:
 
 
 def shrink(ctx: NodeContext) -> Value:
-    """x + bias below -lambd, x - bias above lambd, 0 between."""
-    x, bias, limit = ctx.input(0), ctx.attribute("bias", 0.0), ctx.attribute("lambd", 0.5)
+    """x + bias below -lambd, x - bias above lambd, 0 between. The two are floats: integers are computed in float64 and truncated."""
+    given, bias, limit = ctx.input(0), ctx.attribute("bias", 0.0), ctx.attribute("lambd", 0.5)
+    x = given if given.type.dtype.is_float else ctx.cast(given, dtypes.float64)
     above = ctx.select(ctx.binary("greater", x, limit), ctx.binary("sub", x, bias), ctx.scalar_like(0, x))
-    return ctx.select(ctx.binary("less", x, -limit), ctx.binary("add", x, bias), above)
+    return ctx.cast(ctx.select(ctx.binary("less", x, -limit), ctx.binary("add", x, bias), above), given.type.dtype)
 
 
 IMPORTERS: Table = {

@@ -74,18 +74,22 @@ def matrix_product(ctx: NodeContext, a: Value, b: Value, dtype: DType | None = N
 
 
 def gemm(ctx: NodeContext) -> Value:
-    """alpha * op(a) @ op(b) + beta * c."""
+    """alpha * op(a) @ op(b) + beta * c. The sum of integers by factors that are none is computed in float64 and truncated."""
     a, b = ctx.input(0), ctx.input(1)
     left = "ki" if ctx.attribute("transA", 0) else "ik"
     right = "jk" if ctx.attribute("transB", 0) else "kj"
-    result = scaled(ctx, contract(ctx, a, left, b, right, "ij"), ctx.attribute("alpha", 1.0))
-    if not ctx.has(2) or ctx.attribute("beta", 1.0) == 0.0:
-        return result
-    return ctx.binary("add", result, scaled(ctx, ctx.input(2), ctx.attribute("beta", 1.0)))
+    alpha, beta = ctx.attribute("alpha", 1.0), ctx.attribute("beta", 1.0)
+    terms = [(contract(ctx, a, left, b, right, "ij"), alpha)]
+    if ctx.has(2) and beta != 0.0:
+        terms.append((ctx.input(2), beta))
+    dtype = terms[0][0].type.dtype
+    wide = dtype if dtype.is_float or all(float(factor).is_integer() for _, factor in terms) else dtypes.float64
+    first, *rest = (scaled(ctx, ctx.cast(value, wide), factor) for value, factor in terms)
+    return ctx.cast(ctx.binary("add", first, rest[0]) if rest else first, dtype)
 
 
 def scaled(ctx: NodeContext, value: Value, factor: float) -> Value:
-    """`value` times a number; for integers the factor is truncated towards zero, as ONNX runtimes do."""
+    """`value` times a number that its dtype has, or for unsigned integers times the number modulo their range."""
     return value if factor == 1.0 else ctx.binary("mul", value, factor)
 
 

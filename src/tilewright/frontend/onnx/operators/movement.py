@@ -309,8 +309,9 @@ def trilu(ctx: NodeContext) -> Value:
         raise ModelError(f"Trilu of a tensor of rank {x.type.rank}", where=ctx.where)
     rows, columns = x.shape[-2:]
     row = ctx.reshape(ctx.one(Iota(rows, dtypes.int64)), (rows, 1))
-    if ctx.has(1):
-        row = ctx.binary("add", row, ctx.number(ctx.input(1)))
+    if ctx.has(1):  # no tensor has 2^62 columns: beyond them all or nothing is kept, and the sum cannot wrap
+        k = ctx.binary("min", ctx.binary("max", ctx.number(ctx.input(1)), -(2**62)), 2**62)
+        row = ctx.binary("add", row, k)
     column = ctx.one(Iota(columns, dtypes.int64))
     kept = ctx.binary("greater_equal" if ctx.attribute("upper", 1) else "less_equal", column, row)
     return ctx.select(kept, x, ctx.scalar_like(0, x))
