@@ -27,6 +27,22 @@ def test_opset_10(mode: str) -> None:
     assert_like_onnxruntime(model, [x])
 
 
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("scales", [(0.6, 0.6), (0.5, 1.5), (1.0, 0.3), (2.0, 0.9)])
+def test_nearest_elements_of_opset_10(scales: tuple[float, float], known: bool) -> None:
+    x, factors = image(), np.array([1, 1, *scales], F32)
+    model = single("Resize", [x] if known else [x, factors], 10, constants={1: factors} if known else None, mode="nearest")
+    assert_like_onnxruntime(model, [x, factors])
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("nearest", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+def test_half_pixels_of_opset_11(mode: str, nearest: str) -> None:
+    x, constants = image(), {1: EMPTY, 2: np.array([1, 1, 0.6, 1.3], F32)}
+    attributes = {"mode": mode, "coordinate_transformation_mode": "tf_half_pixel_for_nn", "nearest_mode": nearest}
+    assert_like_onnxruntime(single("Resize", [x], 11, constants=constants, **attributes), [x], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("coordinate", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
 def test_by_sizes(mode: str, coordinate: str) -> None:

@@ -22,8 +22,16 @@ from tilewright.kernel.builder import KernelBuilder, Tensor
 Array = np.ndarray[Any, np.dtype[Any]]
 _F32 = dtypes.float32
 
-COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
-NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_crop_and_resize",
+    "tf_half_pixel_for_nn",
+)
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "ceil_where_smaller")  # the last: floor where nothing shrinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,8 @@ def position(axis: Axis, i: Expr) -> Expr:
     match axis.coordinate:
         case "asymmetric":
             return x / scale
+        case "tf_half_pixel_for_nn":
+            return (x + half) / scale
         case "align_corners":
             return select(axis.target > 1, x * last / _number(maximum(axis.target - 1, const(1))), const(0, _F32))
         case "pytorch_half_pixel":
@@ -86,6 +96,8 @@ def position_array(axis: Axis) -> Array:
     match axis.coordinate:
         case "asymmetric":
             found = x / scale
+        case "tf_half_pixel_for_nn":
+            found = (x + half) / scale
         case "align_corners":
             found = x * last / f32(max(m - 1, 1)) if m > 1 else x * 0
         case "pytorch_half_pixel":
@@ -135,6 +147,15 @@ def _integer_factor(axis: Axis) -> tuple[int, int] | None:
     return factor if axis.scale in (None, factor[0] / factor[1]) else None
 
 
+def _rounded(axis: Axis, mode: str, x: Expr) -> Expr:
+    if mode != "ceil_where_smaller":
+        return _ROUND[mode](x)
+    if isinstance(axis.scale, float):
+        return call("ceil" if axis.scale < 1 else "floor", x)
+    smaller = axis.target < axis.source if axis.scale is None else axis.scale < const(1, _F32)
+    return select(smaller, call("ceil", x), call("floor", x))
+
+
 def nearest_index(k: KernelBuilder, axis: Axis, mode: str) -> Callable[[Expr], Expr]:
     """The source index of element `i` of the result: integer arithmetic where the ratio is a known whole number, else a table."""
     factor = _integer_factor(axis)
@@ -148,19 +169,22 @@ def nearest_index(k: KernelBuilder, axis: Axis, mode: str) -> Callable[[Expr], E
                 return lambda i: i // up
         elif down > 1 or up == 1:
             return lambda i: i * down
-        elif mode in ("floor", "round_prefer_floor", "round_prefer_ceil"):
-            shift = {"floor": 0, "round_prefer_floor": (up - 1) // 2, "round_prefer_ceil": up // 2}[mode]
+        elif mode in ("floor", "ceil_where_smaller", "round_prefer_floor", "round_prefer_ceil"):
+            shift = {"floor": 0, "ceil_where_smaller": 0, "round_prefer_floor": (up - 1) // 2, "round_prefer_ceil": up // 2}[mode]
             return lambda i: minimum((i + shift) // up, axis.source - 1) if shift else i // up
     last = axis.source - 1
 
     def entry(i: Expr) -> Expr:
-        return minimum(maximum(cast(dtypes.int64, _ROUND[mode](position(axis, i))), const(0)), last)
+        return minimum(maximum(cast(dtypes.int64, _rounded(axis, mode, position(axis, i))), const(0)), last)
 
     table = k.compute("index", (axis.target,), entry)
     return lambda i: table[i]
 
 
 def nearest_array(axis: Axis, mode: str) -> Array:
+    if mode == "ceil_where_smaller":
+        shrinks = axis.scale < 1 if isinstance(axis.scale, float) else int(axis.target.value) < int(axis.source.value)
+        mode = "ceil" if shrinks else "floor"
     found = _ROUND_ARRAY[mode](position_array(axis)).astype(np.int64)
     return np.asarray(np.clip(found, 0, int(axis.source.value) - 1))
 

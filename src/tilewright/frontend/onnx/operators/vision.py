@@ -34,20 +34,19 @@ class Target:
 
 
 def resize(ctx: NodeContext) -> Value:
-    """Opset 10 takes (x, scales); from 11 on (x, roi, scales, sizes), one of the last two given; from 18 on for `axes` only."""
+    """Opset 10 takes (x, scales), and its nearest element is the next one along axes that shrink; from 11 on (x, roi, scales, sizes), one
+    of the last two given; from 18 on for `axes` only."""
     x = ctx.input(0)
     mode = _mode(ctx)
     rank = x.type.rank
     if ctx.version < 11:
-        return _resized(ctx, x, _by_scales(ctx, x, 1, list(range(rank))), mode, "asymmetric", "floor")
+        return _resized(ctx, x, _by_scales(ctx, x, 1, list(range(rank))), mode, "asymmetric", "ceil_where_smaller")
     axes = [ctx.axis(a, rank) for a in ctx.attribute("axes") or range(rank)]
     given = ctx.optional(3)
     by_sizes = given is not None and given.shape != (const(0),)
     target = _by_sizes(ctx, x, ctx.input(3), axes) if by_sizes else _by_scales(ctx, x, 2, axes)
     coordinate = ctx.attribute("coordinate_transformation_mode", "half_pixel")
     nearest = ctx.attribute("nearest_mode", "round_prefer_floor")
-    if coordinate == "tf_half_pixel_for_nn":
-        coordinate, nearest = "half_pixel", "floor"
     return _resized(ctx, x, target, mode, coordinate, nearest, axes)
 
 
