@@ -330,6 +330,35 @@ def test_dims_of_parameters_fit_the_tensor() -> None:
     assert_like_onnxruntime(single("GridSample", inputs, 20, dims={1: ["a", "b", "c", "d"]}), inputs)
 
 
+ONES: dict[str, tuple[Sequence[Any], dict[str, Any], int]] = {
+    "QuantizeLinear-21": ([floats(3, 2), np.abs(floats(3, 1)), np.zeros((3, 1), np.uint8)], {"axis": 1, "block_size": 2}, 1),
+    "QLinearConv-10": (
+        [np.ones((1, 1, 3, 3), np.uint8), np.float32(0.1), np.uint8(0), np.ones((1, 1, 2, 2), np.uint8), np.float32(0.2), np.uint8(0)]
+        + [np.float32(0.3), np.uint8(4)],
+        {},
+        1,
+    ),
+    "ScatterElements-16": ([floats(1, 4), ints([2]), floats(1, 1)], {"axis": 1}, 2),
+    "ScatterND-16": ([floats(4, 1), ints([2]), floats(1, 1)], {}, 1),
+    "RoiAlign-16": ([floats(1, 2, 5, 5), np.array([[0, 0, 3, 3]], np.float32), ints(0)], {"output_height": 2, "output_width": 2}, 2),
+    "GridSample-16": ([floats(1, 2, 5, 5), floats(1, 2, 2, 2)], {}, 1),
+    "GatherND-12": ([floats(1, 4), ints([2])], {"batch_dims": 1}, 1),
+    "RNN-14": ([floats(3, 1, 1), floats(1, 2, 1), floats(1, 2, 2), None, np.array([2], np.int32)], {"hidden_size": 2}, 1),
+    "GRU-14": ([floats(3, 1, 1), floats(1, 6, 1), floats(1, 6, 2), None, np.array([2], np.int32)], {"hidden_size": 2}, 1),
+    "LSTM-14": ([floats(3, 1, 1), floats(1, 8, 1), floats(1, 8, 2), None, np.array([2], np.int32)], {"hidden_size": 2}, 1),
+}
+
+
+@pytest.mark.parametrize("name", ONES)
+def test_a_dim_of_1_says_what_an_open_dim_is(name: str) -> None:
+    """The first inputs, as many as the case says, have open dims, which another operand's dim of 1 determines as well as any other."""
+    given, attributes, count = ONES[name]
+    inputs = [None if array is None else np.asarray(array) for array in given]
+    op, opset = name.split("-")
+    dims = {i: [f"d{i}_{k}" for k in range(np.asarray(inputs[i]).ndim)] for i in range(count)}
+    assert_like_onnxruntime(single(op, inputs, int(opset), dims=dims, **attributes), inputs)
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_dropout_whose_mode_is_an_input(training: bool) -> None:
     x = floats(50, 40)

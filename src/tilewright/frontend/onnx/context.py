@@ -397,21 +397,17 @@ class NodeContext:
                 current = target[position]
                 if current is const(1) or (dim.is_const and not current.is_const and dim is not const(1)):
                     target[position] = dim
-        return tuple(self._refined(value, target[rank - value.type.rank :]) for value in values)
-
-    def _refined(self, value: Value, target: Sequence[Expr]) -> Value:
-        shape = tuple(
-            dim if dim is const(1) or (wanted.is_const and dim.is_const) or dims_equal(dim, wanted) else wanted
-            for dim, wanted in zip(value.shape, target, strict=True)
-        )
-        return value if shape == value.shape else self.one(RefineShape(shape), value)
+        return tuple(self.refine(value, kept_ones(value.shape, target[rank - value.type.rank :])) for value in values)
 
     def refine(self, value: Value, shape: Iterable[ExprLike]) -> Value:
-        """`value` with dims asserted to be `shape` (checked at run time where not provable). ModelError when it has another rank."""
+        """`value` with dims asserted to be `shape` (checked at run time where not provable); dims that are known, and different, stay
+        for the operator to refuse. ModelError when it has another rank."""
         wanted = as_shape(shape)
         if value.type.rank != len(wanted):
             raise ModelError(f"{self.op_type}: an input is {value.type!r}", where=self.where, why=f"it must have {len(wanted)} axes")
-        return self._refined(value, wanted)
+        dims = zip(value.shape, wanted, strict=True)
+        refined = tuple(dim if (new.is_const and dim.is_const) or dims_equal(dim, new) else new for dim, new in dims)
+        return value if refined == value.shape else self.one(RefineShape(refined), value)
 
     def refine_axis(self, value: Value, axis: int, dim: ExprLike) -> Value:
         """`value` with the dim of one axis asserted to be `dim`."""
@@ -428,6 +424,11 @@ class NodeContext:
             what = f"{self.op_type}: axis {axis} has {dim!r} elements, {least!r} are asked for"
             raise ModelError(what, where=self.where)
         return self.one(RefineShape((*value.shape[:axis], enough, *value.shape[axis + 1 :])), value)
+
+
+def kept_ones(shape: Sequence[Expr], target: Sequence[Expr]) -> list[Expr]:
+    """The shape that a value is asserted to have, for it to broadcast to `target`."""
+    return [dim if dim is const(1) else wanted for dim, wanted in zip(shape, target, strict=True)]
 
 
 def evaluated(value: Value) -> Array | None:

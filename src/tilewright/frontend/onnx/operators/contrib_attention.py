@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.frontend.onnx.context import NodeContext, Table
+from tilewright.frontend.onnx.context import NodeContext, Table, kept_ones
 from tilewright.frontend.onnx.operators import matmul
 from tilewright.frontend.onnx.operators.attention import join_heads, split_heads
 from tilewright.graph.node import Value
@@ -115,8 +115,7 @@ def _attended(
         bias = added if bias is None else ctx.binary("add", bias, added)
     operands = [q, k, v]
     if bias is not None:
-        shape = [const(1) if dim is const(1) else wanted for dim, wanted in zip(bias.shape, (*q.shape[:3], k.shape[2]), strict=True)]
-        operands.append(ctx.refine(bias, shape))
+        operands.append(ctx.refine(bias, kept_ones(bias.shape, (*q.shape[:3], k.shape[2]))))
     return join_heads(ctx, ctx.one(Attention(float(scale), causal, past=past), *operands))
 
 

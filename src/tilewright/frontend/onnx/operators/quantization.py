@@ -17,7 +17,7 @@ from tilewright.frontend.onnx.sizes import ceil_quotient
 from tilewright.graph.node import Value
 from tilewright.graph.ops import Convolution, Dequantize, DynamicQuantize, Pad, Quantize
 from tilewright.graph.ops.source import Constant
-from tilewright.graph.shapes import is_one
+from tilewright.graph.shapes import canonical, is_one
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import const
@@ -140,6 +140,7 @@ def integer_convolution(ctx: NodeContext, x: Value, w: Value, x_zero: Value | No
     strides, dilations = spatial(ctx, "strides", count), spatial(ctx, "dilations", count)
     low, high = padding(ctx, x.shape[2:], w.shape[2:], strides, dilations)
     groups = ctx.attribute("group", 1)
+    x = ctx.refine_axis(x, 1, canonical(w.shape[1] * groups))
     none = (const(0),) * count
     centred = centred_weights(ctx, w, w_zero, 0)
     if centred is not None:

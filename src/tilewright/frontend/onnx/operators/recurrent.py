@@ -41,12 +41,14 @@ def operands(ctx: NodeContext, names: Sequence[str], gates: int) -> tuple[tuple[
     batch_first = bool(ctx.attribute("layout", 0))
     x = ctx.transpose(x, (1, 0, 2)) if batch_first else x
     given = []
-    time, batch, _ = x.shape
+    time, batch, features = x.shape
     for position, name in enumerate(names, 3):
         state = ctx.optional(position)
-        if state is not None and name in ("initial_h", "initial_c") and not batch.is_const:
-            batch = state.shape[0 if batch_first else 1]  # an initial state of one batch size asserts that of the input
-    x = ctx.refine_axis(x, 1, batch)
+        if state is not None and name in ("lengths", "initial_h", "initial_c") and not batch.is_const:
+            batch = ctx.dim(state, 0 if batch_first or name == "lengths" else 1)  # one batch size asserts that of the input
+    if not features.is_const and ctx.input(1).shape[2].is_const:
+        features = ctx.input(1).shape[2]  # and so do the weights that of its features
+    x = ctx.refine(x, (time, batch, features))
     ways, hidden = DIRECTIONS[direction(ctx)], hidden_size(ctx)
     found = [x, ctx.refine(ctx.input(1), (ways, gates * hidden, x.shape[2])), ctx.refine(ctx.input(2), (ways, gates * hidden, hidden))]
     widths = {"bias": 2 * gates * hidden, "peephole": 3 * hidden}
