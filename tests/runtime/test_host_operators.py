@@ -54,6 +54,8 @@ CASES: dict[str, tuple[str, str, Sequence[np.ndarray], dict[str, Any], int]] = {
     "strings to reals": ("", "Cast", [strings(["1.5", "-2e3", "nan", "inf"], (4,))], {"to": onnx.TensorProto.FLOAT}, 18),
     "integers to strings": ("", "Cast", [INTEGERS], {"to": onnx.TensorProto.STRING}, 18),
     "reals to strings": ("", "Cast", [REALS], {"to": onnx.TensorProto.STRING}, 18),
+    "strings like reals": ("", "CastLike", [strings(["1.5", "-2e3", "nan"], (3,)), REALS], {}, 18),
+    "reals like strings": ("", "CastLike", [REALS, WORDS], {}, 18),
 }  # fmt: skip
 
 
@@ -152,6 +154,9 @@ def test_parts_of_strings() -> None:
     parts, counts = apply("", "StringSplit", [strings(["a,b", "", "c"], (3,))], {"delimiter": ","})
     assert parts.tolist() == [["a", "b"], ["", ""], ["c", ""]]
     assert counts.tolist() == [2, 1, 1]
+    parts, counts = apply("", "StringSplit", [strings([" a  b c ", " d "], (2,))], {"maxsplit": 1})
+    assert parts.tolist() == [["a", "b c"], ["d", ""]]
+    assert counts.tolist() == [2, 1]
     assert apply("", "StringConcat", [WORDS, strings(["!"], ())], {}).tolist() == [["b!", "a!"], ["c!", "x!"]]
     assert apply("", "RegexFullMatch", [WORDS], {"pattern": "[ab]"}).tolist() == [[True, True], [False, False]]
 

@@ -1,4 +1,5 @@
-"""Operators about strings: StringNormalizer, StringConcat, StringSplit, RegexFullMatch, Tokenizer, TfIdfVectorizer, Cast."""
+"""Operators about strings: StringNormalizer, StringConcat, StringSplit, RegexFullMatch, Tokenizer, TfIdfVectorizer, Cast,
+CastLike."""
 
 from __future__ import annotations
 
@@ -33,10 +34,12 @@ def concat(inputs: Sequence[Any], attributes: Attributes) -> Array:
 
 
 def split(inputs: Sequence[Any], attributes: Attributes) -> tuple[Array, Array]:
-    """The parts of each string in a new last axis, filled up with empty ones, and how many each has."""
+    """The parts of each string in a new last axis, filled up with empty ones, and how many each has. Without a delimiter, no part begins or
+    ends with a space; Python's `split` leaves those at the end when it stops after `maxsplit` parts."""
     x = inputs[0]
     delimiter, most = attributes.get("delimiter") or None, attributes.get("maxsplit", -1)
-    parts = [text.split(delimiter, most) for text in x.reshape(-1).tolist()]
+    texts = x.reshape(-1).tolist()
+    parts = [(text if delimiter else text.strip()).split(delimiter, most) for text in texts]
     longest = max((len(found) for found in parts), default=0)
     filled = [word for found in parts for word in (*found, *[""] * (longest - len(found)))]
     counts = np.asarray([len(found) for found in parts], np.int64).reshape(x.shape)
@@ -165,6 +168,11 @@ def cast(inputs: Sequence[Any], attributes: Attributes) -> Array:
         raise InputError(f"Cast: a string is no {to}: {error}") from None
 
 
+def cast_like(inputs: Sequence[Any], attributes: Attributes) -> Array:
+    x, like = inputs
+    return cast([x], {"to": "string" if is_strings(like) else like.dtype.name})
+
+
 def number_text(value: Any) -> str:
     """The shortest text that reads back as the same number of its dtype; NaN, INF and -INF as ONNX writes them."""
     if value.dtype.kind in "fV":
@@ -184,6 +192,7 @@ OPERATORS: Table = {
     ("", "RegexFullMatch"): full_match,
     ("", "TfIdfVectorizer"): tf_idf,
     ("", "Cast"): cast,
+    ("", "CastLike"): cast_like,
     ("com.microsoft", "Tokenizer"): tokens,
 }
 # Of operators that ONNX has no type rule for: the axes that the result has behind those of the first operand, of whose dtype it is.
