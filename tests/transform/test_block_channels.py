@@ -32,7 +32,8 @@ from tilewright.ir.expr import size
 from tilewright.ir.types import TensorType, as_shape, tensor
 from tilewright.machine.targets import named_machine
 from tilewright.support.settings import Settings
-from tilewright.transform.block_channels import block_channels
+from tilewright.target.cpu.layout_cost import CpuLayoutCost
+from tilewright.transform.block_channels import best_lanes, block_channels
 from tilewright.transform.fold_constants import fold_constants
 from tilewright.zoo import build
 
@@ -195,6 +196,13 @@ def test_networks_are_blocked_throughout(model: str) -> None:
 
 def test_channels_that_would_leave_most_lanes_empty_stay_plain() -> None:
     assert "convolution" in names(check([f32(1, 8, 4, 5)], lambda g, x: (conv(g, x, 5),), lanes=16))
+
+
+@pytest.mark.parametrize(("channels", "results"), [(8, 0), (0, 8), (0, 0)])
+def test_convolutions_without_channels(channels: int, results: int) -> None:
+    f = check([f32(1, channels, 4, 5)], lambda g, x: (conv(g, x, results),))
+    assert ("convolution" in names(f)) == (results == 0)  # stays plain
+    assert best_lanes(f, (8, 16), lambda lanes: CpuLayoutCost(named_machine("x86-64-v4"))) == 8
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])

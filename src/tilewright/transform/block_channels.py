@@ -147,7 +147,7 @@ def _starts(node: Node, lanes: int) -> bool:
     if not (depthwise or op.groups == 1):
         return False
     channels = [int(w.shape[0].value)] + ([] if depthwise or w.shape[1].value <= FEW else [int(w.shape[1].value)])
-    return math.prod(-(-n // lanes) * lanes / n for n in channels) <= WORTH
+    return all(channels) and math.prod(-(-n // lanes) * lanes / n for n in channels) <= WORTH
 
 
 def _blocked(state: _Blocker, node: Node) -> Value | None:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.frontend.onnx.models import Array, assert_like_onnxruntime, assert_same, run, single
-from tilewright.support.errors import TypeRuleError
+import tilewright as tw
+from tests.frontend.onnx.models import Array, assert_like_onnxruntime, assert_same, parse, run, single
+from tilewright.support.errors import ShapeError, TypeRuleError
 
 
 def floats(*shape: int, dtype: Any = np.float32) -> Array:
@@ -257,6 +258,43 @@ def test_fractions_are_not_truncated_to_integers(op: str) -> None:
     x = np.arange(-4, 4, dtype=np.int32)
     with pytest.raises(TypeRuleError, match=f"{op} of int32 by 0.3, which is no integer"):
         run(single(op, [x], 16, alpha=0.3), {"x0": x})
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize(
+    ("opset", "axis", "shape"), [(13, 0, (0, 3)), (13, 1, (3, 0)), (13, -1, (0, 0)), (11, 0, (0, 3)), (11, 1, (3, 0, 2))]
+)
+def test_a_softmax_of_nothing_is_empty(op: str, opset: int, axis: int, shape: tuple[int, ...], symbolic: bool) -> None:
+    check(case(op, opset, np.zeros(shape, np.float32), axis=axis, symbolic=symbolic))
+
+
+@pytest.mark.parametrize(("op", "each"), [("Softmax", 1.0), ("LogSoftmax", 0.0), ("Hardmax", 1.0)])
+def test_a_vector_before_opset_13_is_of_rows_of_one_element(op: str, each: float) -> None:
+    """Where the axis is left out it is 1, as of matrices. ONNX's shape inference and onnxruntime refuse that."""
+    x = floats(4)
+    (y,) = run(parse(f'<ir_version: 8, opset_import: ["": 11]> g (float[4] x) => (float[4] y) {{ y = {op}(x) }}'), {"x": x})
+    np.testing.assert_array_equal(y, np.full(4, each, np.float32))
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_an_axis_without_elements_has_no_greatest(op: str, keepdims: int) -> None:
+    inputs = {"x0": np.zeros((0, 3), np.float32)}
+    model = single(op, list(inputs.values()), 13, dims={0: ["n", 3]}, axis=0, keepdims=keepdims)
+    with pytest.raises(TypeRuleError, match="the model needs"):
+        run(model, inputs)
+    with pytest.raises(ShapeError, match="ArgM"):
+        tw.compile(model).run(inputs)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_channels_of_integer_convolutions_are_those_of_the_weights(constant: bool) -> None:
+    """Where the input declares none."""
+    x, w = (np.random.default_rng(k).integers(0, 99, shape, np.uint8) for k, shape in enumerate([(1, 2, 5, 5), (3, 2, 3, 3)]))
+    scale, zero = np.array(0.5, np.float32), np.array(3, np.uint8)
+    check(case("ConvInteger", 10, x, *([] if constant else [w]), consts={1: w} if constant else {}, symbolic=True))
+    check(case("QLinearConv", 10, x, scale, zero, w, scale, zero, scale, zero, symbolic=True))
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.5, 1.0), (1.0, 0.5), (1.5, -0.5), (2.0, 3.0), (-1.0, 1.0)])

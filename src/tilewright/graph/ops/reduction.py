@@ -76,7 +76,7 @@ class Reduce(Operator):
 @dataclass(frozen=True, slots=True, eq=False)
 class ArgReduce(Operator):
     """Position (int64) of the greatest or least element along `axis`; of equal ones the first, or the last if `last`. NaN counts as the
-    extreme, as in NumPy."""
+    extreme, as in NumPy. An axis found to be empty while running has no such position: what is given is none of any axis."""
 
     name: ClassVar[str] = "arg_reduce"
     fn: str
@@ -100,7 +100,9 @@ class ArgReduce(Operator):
         x = inputs[0].astype(arithmetic_dtype(dtypes.from_numpy(inputs[0].dtype)).numpy, copy=False)
         find = np.argmax if self.fn == "max" else np.argmin
         axis = self.axis % x.ndim
-        if self.last:
+        if x.shape[axis] == 0:
+            found = np.full(np.delete(x.shape, axis), self._nowhere())
+        elif self.last:
             found = x.shape[axis] - 1 - find(np.flip(x, axis), axis)
         else:
             found = find(x, axis)
@@ -119,6 +121,10 @@ class ArgReduce(Operator):
             return select(matches(element, best[kept]), along, none)
 
         return (k.reduce("position", reader.kept, reader.extents, position, "max" if self.last else "min"),)
+
+    def _nowhere(self) -> int:
+        """What no position is compared with."""
+        return int(dtypes.int64.lowest if self.last else dtypes.int64.highest)
 
 
 def matches(element: Expr, extreme: Expr) -> Expr:

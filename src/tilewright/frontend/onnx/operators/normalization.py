@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from tilewright.frontend.onnx.context import NodeContext, Table
-from tilewright.frontend.onnx.operators.reduction import mean_over
+from tilewright.frontend.onnx.operators.reduction import first_of_flattened, in_rows, mean_over
 from tilewright.graph.node import Operator, Value
 from tilewright.graph.ops import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, LogSoftmax, Lrn, RmsNorm, Softmax
 from tilewright.graph.shapes import canonical, is_one
 from tilewright.ir import dtypes
-from tilewright.ir.types import product
 from tilewright.support.errors import ModelError, UnsupportedOperatorError
 
 
@@ -26,12 +25,10 @@ def _softmax(ctx: NodeContext, operator: type[Softmax] | type[LogSoftmax]) -> Va
     rank = x.type.rank
     if ctx.version >= 13:
         return ctx.one(operator(ctx.axis(ctx.attribute("axis", -1), rank)), x)
-    axis = ctx.attribute("axis", 1)
-    axis = axis if axis == rank else ctx.axis(axis, rank)
+    axis = first_of_flattened(ctx, rank)
     if axis < rank and all(is_one(dim) for dim in x.shape[axis + 1 :]):
         return ctx.one(operator(axis), x)
-    rows = ctx.reshape(x, (canonical(product(x.shape[:axis])), canonical(product(x.shape[axis:]))))
-    return ctx.reshape(ctx.one(operator(1), rows), x.shape)
+    return ctx.reshape(ctx.one(operator(1), in_rows(ctx, x, axis)), x.shape)
 
 
 def batch_normalization(ctx: NodeContext) -> Value | list[Value]:

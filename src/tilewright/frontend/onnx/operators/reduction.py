@@ -10,7 +10,7 @@ from tilewright.frontend.onnx.operators.movement import axes_argument, has_runti
 from tilewright.frontend.onnx.runtime_axes import chosen, runtime_axes, split_by, without
 from tilewright.graph.node import Value
 from tilewright.graph.ops import ArgReduce, Iota
-from tilewright.graph.shapes import canonical
+from tilewright.graph.shapes import canonical, is_zero
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.types import product
@@ -109,7 +109,8 @@ def _position(fn: str) -> Importer:
     def importer(ctx: NodeContext) -> Value:
         x = ctx.input(0)
         axis = ctx.axis(ctx.attribute("axis", 0), x.type.rank)
-        return ctx.one(ArgReduce(fn, axis, bool(ctx.attribute("keepdims", 1)), bool(ctx.attribute("select_last_index", 0))), x)
+        op = ArgReduce(fn, axis, bool(ctx.attribute("keepdims", 1)), bool(ctx.attribute("select_last_index", 0)))
+        return ctx.one(op, ctx.at_least(x, axis, const(1)))
 
     return importer
 
@@ -118,13 +119,26 @@ def hardmax(ctx: NodeContext) -> Value:
     """1 at the first greatest element along the axis, 0 elsewhere; before opset 13 over all axes from it."""
     x = ctx.input(0)
     if ctx.version < 13:
-        axis = ctx.axis(ctx.attribute("axis", 1), x.type.rank)
-        rows = ctx.reshape(x, (canonical(product(x.shape[:axis])), canonical(product(x.shape[axis:]))))
+        rows = in_rows(ctx, x, first_of_flattened(ctx, x.type.rank))
         return ctx.reshape(_one_hot_of_greatest(ctx, rows, 1), x.shape)
     return _one_hot_of_greatest(ctx, x, ctx.axis(ctx.attribute("axis", -1), x.type.rank))
 
 
+def first_of_flattened(ctx: NodeContext, rank: int) -> int:
+    """The axis from which on Softmax and the like see one axis before opset 13. It may be the rank, as the default is for vectors: what
+    is flattened are single elements then."""
+    axis = ctx.attribute("axis", 1)
+    return rank if axis == rank else ctx.axis(axis, rank)
+
+
+def in_rows(ctx: NodeContext, x: Value, axis: int) -> Value:
+    """[product of the dims before the axis, product of those from it on]."""
+    return ctx.reshape(x, (canonical(product(x.shape[:axis])), canonical(product(x.shape[axis:]))))
+
+
 def _one_hot_of_greatest(ctx: NodeContext, x: Value, axis: int) -> Value:
+    if is_zero(x.shape[axis]):  # nothing is the greatest of nothing, and nothing is to be marked
+        return x
     at = ctx.one(ArgReduce("max", axis, True, False), x)
     steps = ctx.one(Iota(x.shape[axis], dtypes.int64))
     placed = ctx.reshape(steps, [x.shape[axis] if i == axis else 1 for i in range(x.type.rank)])
