@@ -297,6 +297,16 @@ def test_channels_of_integer_convolutions_are_those_of_the_weights(constant: boo
     check(case("QLinearConv", 10, x, scale, zero, w, scale, zero, scale, zero, symbolic=True))
 
 
+@pytest.mark.parametrize(("opset", "kind"), [(7, "float"), (9, "float"), (10, "bool"), (12, "bool"), (13, "bool")])
+def test_the_mask_of_a_dropout_has_the_type_of_its_version(opset: int, kind: str) -> None:
+    """That of the input before opset 10. Its value when nothing is dropped is ones (onnxruntime gives zeros before opset 10)."""
+    x = floats(2, 3)
+    header = f'<ir_version: 3, opset_import: ["": {opset}]>'
+    y, mask = run(parse(f"{header} g (float[2, 3] x) => (float[2, 3] y, {kind}[2, 3] mask) {{ y, mask = Dropout(x) }}"), {"x": x})
+    np.testing.assert_array_equal(y, x)
+    assert_same([mask], [np.ones_like(x, np.bool_ if kind == "bool" else np.float32)])
+
+
 @pytest.mark.parametrize(("alpha", "beta"), [(0.5, 1.0), (1.0, 0.5), (1.5, -0.5), (2.0, 3.0), (-1.0, 1.0)])
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
 def test_gemm_of_integers_by_floats(dtype: Any, alpha: float, beta: float) -> None:

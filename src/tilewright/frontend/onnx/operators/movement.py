@@ -324,7 +324,7 @@ def dropout(ctx: NodeContext) -> list[Value]:
     given = ctx.input(2) if ctx.version >= 12 and ctx.has(2) else None
     known = ctx.constant_of(2) if given is not None else None
     if given is None or (known is not None and not known.reshape(-1)[0]):
-        return [x, ones_like(ctx, x)] if ctx.wants(1) else [x]
+        return [x, ctx.cast(ones_like(ctx, x), dtypes.bool_ if ctx.version >= 10 else x.type.dtype)] if ctx.wants(1) else [x]
     ratio = ctx.number(ctx.cast(ratio, dtypes.float32))
     if known is None:
         ratio = ctx.select(ctx.number(given), ratio, ctx.scalar_like(0, ratio))  # nothing is dropped when not training
