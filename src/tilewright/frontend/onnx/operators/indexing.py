@@ -9,6 +9,7 @@ from tilewright.graph.node import Value
 from tilewright.graph.ops import Gather, GatherElements, GatherNd, Iota, ScatterElements, ScatterNd
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const
+from tilewright.support.errors import ModelError
 
 
 def gather(ctx: NodeContext) -> Value:
@@ -44,7 +45,9 @@ def scatter_nd(ctx: NodeContext) -> Value:
 def one_hot(ctx: NodeContext) -> Value:
     """`values` is (off, on); indices that are negative count from the end, those outside are off everywhere."""
     indices, values = ctx.cast(ctx.input(0), dtypes.int64), ctx.input(2)
-    depth = ctx.as_size(ctx.input(1), f"{ctx.node.output[0]}_depth")
+    depth = ctx.as_size(ctx.input(1), f"{ctx.node.output[0]}_depth", lo=1)
+    if depth.is_const and depth.value < 1:
+        raise ModelError(f"OneHot with a depth of {depth!r}", where=ctx.where, why="it must be at least 1")
     axis = ctx.axis(ctx.attribute("axis", -1), indices.type.rank + 1)
     wrapped = ctx.select(ctx.binary("less", indices, 0), ctx.binary("add", indices, ctx.size_number(depth, dtypes.int64)), indices)
     spread: tuple[Expr, ...] = (*indices.shape[:axis], const(1), *indices.shape[axis:])

@@ -10,7 +10,7 @@ from tilewright.frontend.onnx.context import NodeContext, Table
 from tilewright.frontend.onnx.operators.convolution import padding, spatial
 from tilewright.frontend.onnx.operators.reduction import mean_over
 from tilewright.graph.node import Value
-from tilewright.graph.ops import MaxPoolIndices, Pad, ScatterElements, WindowReduce
+from tilewright.graph.ops import MaxPoolIndices, Pad, RefineShape, ScatterElements, WindowReduce
 from tilewright.graph.shapes import canonical
 from tilewright.ir import expr as ex
 from tilewright.ir.expr import Expr, const
@@ -145,7 +145,7 @@ def global_lp_pool(ctx: NodeContext) -> Value:
 
 def max_unpool(ctx: NodeContext) -> Value:
     """Values put back where MaxPool found them, zeros elsewhere. Indices count in the tensor that MaxPool read; when the output is
-    larger than that, they are moved."""
+    larger than that, they are moved. It must not be smaller, and have the same images and channels."""
     x, indices = ctx.input(0), ctx.input(1)
     count = x.type.rank - 2
     size, strides = ctx.require("kernel_shape"), spatial(ctx, "strides", count)
@@ -161,9 +161,17 @@ def max_unpool(ctx: NodeContext) -> Value:
     image = ctx.reshape(ctx.one(ScatterElements(0, "none"), empty, *flat), shape)
     if tuple(wanted) == shape:
         return image
+    if len(wanted) != x.type.rank:
+        raise ModelError(f"MaxUnpool of {x.type!r} to the shape {list(wanted)}", where=ctx.where)
+    if any(a.is_const and b.is_const and a is not b for a, b in zip(wanted[:2], x.shape, strict=False)):
+        raise ModelError(f"MaxUnpool of {x.type!r} to the shape {list(wanted)}", where=ctx.where)
+    image = ctx.one(RefineShape((*wanted[:2], *natural)), image)
     low = [const(0)] * x.type.rank
-    high = [canonical(a - b) for a, b in zip(wanted, shape, strict=True)]
-    return ctx.one(Pad(tuple(low), tuple(high), "constant"), image, ctx.scalar_like(0, x))
+    high = [const(0), const(0), *(canonical(a - b) for a, b in zip(wanted[2:], natural, strict=True))]
+    result = ctx.one(Pad(tuple(low), tuple(high), "constant"), image, ctx.scalar_like(0, x))
+    for axis, least in enumerate(natural, 2):
+        result = ctx.at_least(result, axis, least)
+    return ctx.refine(result, (*x.shape[:2], *wanted[2:]))
 
 
 IMPORTERS: Table = {

@@ -61,14 +61,15 @@ def _range_length(ctx: NodeContext, start: Value, limit: Value, delta: Value) ->
         span = known[1] - known[0] if step > 0 else known[0] - known[1]
         return canonical(ex.maximum(ex.ceildiv(span, abs(step)), 0))
     if start.type.dtype.is_float:
-        steps = ctx.cast(ctx.unary("ceil", ctx.binary("div", ctx.binary("sub", limit, start), delta)), dtypes.int64)
-        steps = ctx.binary("max", steps, 0)
+        count = ctx.unary("ceil", ctx.binary("div", ctx.binary("sub", limit, start), delta))
+        steps = ctx.binary("max", ctx.cast(count, dtypes.int64), 0)
+        finite: Value | None = ctx.binary("less", ctx.unary("abs", count), np.inf)
     else:
         steps = _integer_steps(ctx, start, limit, delta)
+        finite = ctx.binary("not_equal", delta, 0) if ctx.constant_of(2) is None else None
     length = ctx.state.fresh_size(f"{ctx.node.output[0]}_length")
-    if ctx.constant_of(2) is None:  # a step of 0 or NaN has no length, which is what the size is checked for
-        moves = ctx.binary("or", ctx.binary("less", delta, 0), ctx.binary("greater", delta, 0))
-        steps = ctx.select(moves, steps, ctx.scalar_like(-1, steps))
+    if finite is not None:  # a step of 0 has no length, nor have NaNs and infinities, which is what the size is checked for
+        steps = ctx.select(finite, steps, ctx.scalar_like(-1, steps))
     ctx.emit(BindSize(length), steps)
     return length
 

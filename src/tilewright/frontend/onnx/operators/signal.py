@@ -218,7 +218,21 @@ def _mel_weights_at_run_time(ctx: NodeContext) -> Value:
     return ctx.cast(weights, ctx.dtype_attribute("output_datatype", float32))
 
 
+def window(ctx: NodeContext) -> Value:
+    """HannWindow and its kin by ONNX's definition, which makes nothing of a negative size."""
+    size = ctx.as_size(ctx.input(0), f"{ctx.node.output[0]}_size")
+    if size.is_const and size.value < 0:
+        raise ModelError(f"{ctx.op_type} of {size!r} samples", where=ctx.where)
+    (found,) = ctx.definition()
+    if found is None:
+        raise ModelError(f"{ctx.op_type} without a result", where=ctx.where)
+    return ctx.refine(found, (size,))
+
+
 IMPORTERS: Table = {
+    ("", "BlackmanWindow"): window,
+    ("", "HammingWindow"): window,
+    ("", "HannWindow"): window,
     ("", "DFT"): dft,
     ("", "STFT"): stft,
     ("", "MelWeightMatrix"): mel_weight_matrix,

@@ -105,9 +105,15 @@ def _for_all_axes(ctx: NodeContext, given: Value, begin: int, axes: Sequence[int
 def _by_sizes(ctx: NodeContext, x: Value, given: Value, axes: Sequence[int]) -> Target:
     """By a tensor of sizes, perhaps with one scale for all axes that keeps the aspect ratio."""
     rank = x.type.rank
+    if ctx.contents(given) is None and not isinstance(given.op, Concat) and given.shape == (const(len(axes)),):
+        lost = ctx.binary("less", given, ctx.binary("min", ctx.size_tensor([x.shape[axis] for axis in axes]), 1))
+        given = ctx.select(lost, ctx.scalar_like(-1, given), given)  # no size of 0, unless that is what there is
     wanted = [canonical(e) for e in ctx.as_sizes(given, f"{ctx.node.output[0]}_size")]
     if len(wanted) != len(axes):
         raise ModelError(f"Resize of {len(axes)} axes is given {len(wanted)} sizes", where=ctx.where)
+    for axis, size in zip(axes, wanted, strict=True):
+        if size.is_const and x.shape[axis].is_const and size.value < min(x.shape[axis].value, 1):
+            raise ModelError(f"Resize of an axis of {x.shape[axis]!r} elements to {size!r}", where=ctx.where)
     sizes = list(x.shape)
     policy = ctx.attribute("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
@@ -142,14 +148,16 @@ def _bound(ctx: NodeContext, numbers: Value, x: Value, axes: Sequence[int]) -> t
 
 
 def _by_scales(ctx: NodeContext, x: Value, index: int, axes: Sequence[int]) -> Target:
-    """By a tensor of scales: sizes are floor(dim * scale)."""
+    """By a tensor of scales: sizes are floor(dim * scale). A scale must be a positive number, for Upsample at least 1."""
     known = ctx.constant_of(index)
     if known is not None:
         return scaled_shape(ctx, x, [float(s) for s in known.reshape(-1)], axes)
     given = ctx.cast(ctx.input(index), dtypes.float32)
     dims = ctx.cast(ctx.size_tensor([x.shape[a] for a in axes]), dtypes.float32)
     rank = x.type.rank
-    sizes = _bound(ctx, ctx.unary("floor", ctx.binary("mul", dims, given)), x, axes)
+    positive = ctx.binary("greater_equal", given, 1.0) if ctx.op_type == "Upsample" else ctx.binary("greater", given, 0.0)
+    scaled = ctx.unary("floor", ctx.binary("mul", dims, given))
+    sizes = _bound(ctx, ctx.select(positive, scaled, ctx.scalar_like(-1, scaled)), x, axes)
     return Target(sizes, (None,) * rank, _for_all_axes(ctx, given, 0, axes, rank, 1.0))
 
 
@@ -157,6 +165,9 @@ def scaled_shape(ctx: NodeContext, x: Value, factors: Sequence[float], axes: Seq
     """The shape of x after `axes` are scaled by known factors."""
     if len(factors) != len(axes):
         raise ModelError(f"{ctx.op_type} of {len(axes)} axes is given {len(factors)} scales", where=ctx.where)
+    wrong = next((factor for factor in factors if not (1 if ctx.op_type == "Upsample" else 0) <= factor < np.inf or factor == 0), None)
+    if wrong is not None:
+        raise ModelError(f"{ctx.op_type} by {wrong}", where=ctx.where, why="a scale is a positive number, for Upsample at least 1")
     sizes = list(x.shape)
     scales: list[float | None] = [None] * x.type.rank
     for axis, factor in zip(axes, factors, strict=True):
