@@ -15,7 +15,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, R
 
 import tilewright as tw
 from tests.frontend.onnx.models import Array, assert_same, parse, run_onnxruntime, single
-from tilewright.support.errors import ModelError, TilewrightError
+from tilewright.support.errors import ModelError, TilewrightError, UnsupportedOperatorError
 
 Refusal = (Fail, InvalidArgument, RuntimeException)  # what onnxruntime raises
 LARGEST, SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
@@ -159,3 +159,21 @@ def test_a_known_dim_expanded_to_a_dim_of_another_input() -> None:
     for n in (2, 4, 10):
         with pytest.raises(TilewrightError, match="Expand node 'y'"):
             exe(floats(5), floats(n))
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("Slice(x, l, l)", "Slice with 'l', of which the length n is open"),
+        ("Pad(x, l)", "Pad with 'l', of which the length n is open"),
+        ("Tile(x, l)", "Tile with 'l', of which the length n is open"),
+        ("ReduceSum(x, l)", "ReduceSum with an open number of axes"),
+        ("Reshape(x, l)", "Reshape whose rank depends on data"),
+        ("Expand(x, l)", "Expand whose rank depends on data"),
+        ("ConstantOfShape(l)", "ConstantOfShape whose rank depends on data"),
+    ],
+)
+def test_a_list_of_open_length(node: str, message: str) -> None:
+    """What is open is the rank of the result, or, where that is the operand's, the list."""
+    with pytest.raises(UnsupportedOperatorError, match=message):
+        tw.compile(parse(f"g (float[4, 5] x, int64[n] l) => (float[a, b] y) {{ y = {node} }}"), progress="none")

@@ -49,6 +49,7 @@ Importer: TypeAlias = "Callable[[NodeContext], Value | Sequence[Value | None]]"
 Table: TypeAlias = dict[tuple[str, str], Importer]  # (domain, operator) -> importer; "" is ai.onnx
 
 MOST_AXES = 64  # of a tensor; NumPy, too, stops there
+RANKED = frozenset({"Reshape", "Expand", "ConstantOfShape", "AffineGrid"})  # whose result has an axis for each of a list of sizes
 FARTHEST = 1 << 40  # no axis is as long
 
 
@@ -332,7 +333,15 @@ class NodeContext:
             raise ModelError(f"{self.op_type} takes sizes of shape {list(value.shape)}", where=self.where, why="they must be a list")
         (count,) = value.shape
         if not count.is_const:
-            raise UnsupportedOperatorError(f"{self.op_type} whose rank depends on data is not supported", where=self.where)
+            if self.op_type in RANKED:
+                raise UnsupportedOperatorError(f"{self.op_type} whose rank depends on data is not supported", where=self.where)
+            name = next((repr(name) for name, given in zip(self.node.input, self.inputs, strict=False) if given is value), "a list")
+            raise UnsupportedOperatorError(
+                f"{self.op_type} with {name}, of which the length {count!r} is open, is not supported",
+                where=self.where,
+                why="how many axes it is about must be known when the model is compiled",
+                hint="declare the length of that input, or fix it with dims",
+            )
         if count.value > MOST_AXES:
             raise ModelError(f"{self.op_type} takes {count.value:,} sizes", where=self.where, why=f"a tensor may have {MOST_AXES} axes")
         found = []
