@@ -23,7 +23,12 @@ DimRanges = Annotated[
 DimSizes = Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=N", help="Size of a symbolic dim for the random inputs.")]
 InputFiles = Annotated[
     list[str] | None,
-    typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="An input; or a file.npz with several by name. Others are random."),
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="NAME=FILE",
+        help="An input: FILE.npy, or FILE.json where it is no array of numbers; or a FILE.npz with several. Others are random.",
+    ),
 ]
 SetOptions = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as opt_level=1.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random inputs.")]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.frontend.onnx.models import parse, run
+from tests.frontend.onnx.models import assert_like_onnxruntime, parse, run, single
 from tilewright.runtime.executable import Executable
 from tilewright.support.errors import InputError, ModelError, ShapeError
 
@@ -237,3 +237,45 @@ def test_distinct_elements_with_nans() -> None:
     ):
         np.testing.assert_array_equal(result, wanted)
         np.testing.assert_array_equal(reference, wanted)
+
+
+CUBE = matrix(2, 3, 4)
+LENGTHS: list[tuple[str, int, list[Any], list[int], dict[str, Any]]] = [
+    ("Tile", 13, [CUBE, np.array([1, 2, 3])], [1], {}),
+    ("Pad", 13, [CUBE, np.array([0, 1, 2, 1, 0, 0])], [1], {}),
+    ("Pad", 18, [CUBE, np.array([1, 2, 1, 0]), F32(0), np.array([0, 2])], [1], {}),
+    ("Slice", 13, [CUBE, np.array([0, 1]), np.array([2, 3]), np.array([0, 2])], [1, 2], {}),
+    ("Slice", 13, [CUBE, np.array([0, 1]), np.array([2, 3])], [1], {}),
+    ("CenterCropPad", 18, [CUBE, np.array([2, 5])], [1], {"axes": [0, 2]}),
+    ("Split", 13, [CUBE, np.array([1, 3])], [1], {"axis": 2}),
+    ("MaxUnpool", 11, [matrix(1, 1, 2), np.array([[[1, 2]]]), np.array([1, 1, 3])], [2], {"kernel_shape": [2]}),
+    ("AffineGrid", 20, [matrix(1, 2, 3), np.array([1, 2, 3, 3])], [1], {}),
+]
+
+
+@pytest.mark.parametrize(("op", "opset", "inputs", "opened", "attributes"), LENGTHS)
+def test_a_list_of_open_length_has_what_the_node_takes(
+    op: str, opset: int, inputs: list[Any], opened: list[int], attributes: dict[str, Any]
+) -> None:
+    """The rank of the tensor, the number of axes or of results says how many; another number is refused while running."""
+    arrays = [None if array is None else np.asarray(array) for array in inputs]
+    outputs = 2 if op == "Split" else 1
+    model = single(op, arrays, opset, outputs, dims={i: ["length"] for i in opened}, **attributes)
+    assert_like_onnxruntime(model, arrays)
+    feeds = {f"x{i}": array for i, array in enumerate(arrays) if array is not None}
+    wrong = {name: np.append(array, 1) if int(name[1:]) in opened else array for name, array in feeds.items()}
+    exe = tw.compile(model, progress="none", opt_level=1)
+    assert isinstance(exe, Executable)
+    with pytest.raises((InputError, ShapeError)):
+        exe.run(wrong)
+
+
+@pytest.mark.parametrize(("axes", "sizes"), [("", [2, 5, 7]), (", axes = [1, 2]", [5, 7])])
+def test_a_resize_to_a_list_of_open_length(axes: str, sizes: list[int]) -> None:
+    """As above, for a node whose result ONNX gives no type: the same as by a list of known length."""
+    text = f'g (float[2, 3, 4] x0, int64[n] x3) => (float[a, b, c] y) {{ y = Resize<mode = "nearest"{axes}>(x0, , , x3) }}'
+    feeds = {"x0": CUBE, "x3": np.array(sizes)}
+    (y,), (expected,) = (run(parse(t), feeds) for t in (text, text.replace("[n]", f"[{len(sizes)}]")))
+    np.testing.assert_array_equal(y, expected)
+    with pytest.raises((InputError, ShapeError)):
+        compiled(text).run({"x0": CUBE, "x3": np.array([*sizes, 1])})

@@ -319,34 +319,44 @@ class NodeContext:
         self.state.contents.known[scalar] = flat
         return bound
 
-    def as_positions(self, value: Value, name: str = "") -> tuple[Expr, ...]:
+    def as_positions(self, value: Value, name: str = "", count: int | None = None) -> tuple[Expr, ...]:
         """The numbers in a rank-1 integer tensor as `as_size` gives positions, of any sign."""
-        return self.as_sizes(value, name, lo=None, position=True)
+        return self.as_sizes(value, name, lo=None, position=True, count=count)
 
-    def as_sizes(self, value: Value, name: str = "", lo: int | None = 0, hi: int | None = None, position: bool = False) -> tuple[Expr, ...]:
-        """The numbers in a rank-1 integer tensor as expressions; those not known are bound at run time, as `as_size` does."""
+    def as_sizes(
+        self,
+        value: Value,
+        name: str = "",
+        lo: int | None = 0,
+        hi: int | None = None,
+        position: bool = False,
+        count: int | None = None,
+    ) -> tuple[Expr, ...]:
+        """The numbers in a rank-1 integer tensor as expressions; those not known are bound at run time, as `as_size` does. A tensor of open
+        length is asserted to have `count` of them, where that is given."""
         self.expect_integers(value)
         known = self.contents(value)
         if known is not None:
             return tuple(known.reshape(-1))
         if value.type.rank != 1:
             raise ModelError(f"{self.op_type} takes sizes of shape {list(value.shape)}", where=self.where, why="they must be a list")
-        (count,) = value.shape
-        if not count.is_const:
+        given = value if count is None else self.refine(value, (count,))
+        (length,) = given.shape
+        if not length.is_const:
             if self.op_type in RANKED:
                 raise UnsupportedOperatorError(f"{self.op_type} whose rank depends on data is not supported", where=self.where)
-            name = next((repr(name) for name, given in zip(self.node.input, self.inputs, strict=False) if given is value), "a list")
+            name = next((repr(name) for name, other in zip(self.node.input, self.inputs, strict=False) if other is value), "a list")
             raise UnsupportedOperatorError(
-                f"{self.op_type} with {name}, of which the length {count!r} is open, is not supported",
+                f"{self.op_type} with {name}, of which the length {length!r} is open, is not supported",
                 where=self.where,
                 why="how many axes it is about must be known when the model is compiled",
                 hint="declare the length of that input, or fix it with dims",
             )
-        if count.value > MOST_AXES:
-            raise ModelError(f"{self.op_type} takes {count.value:,} sizes", where=self.where, why=f"a tensor may have {MOST_AXES} axes")
+        if length.value > MOST_AXES:
+            raise ModelError(f"{self.op_type} takes {length.value:,} sizes", where=self.where, why=f"a tensor may have {MOST_AXES} axes")
         found = []
-        for i in range(int(count.value)):
-            element = self._element(value, i)
+        for i in range(int(length.value)):
+            element = self._element(given, i)
             found.append(self.as_size(element, f"{name or self.node.output[0]}_{i}", lo, hi, position))
         return tuple(found)
 

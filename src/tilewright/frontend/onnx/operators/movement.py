@@ -166,7 +166,8 @@ def pad(ctx: NodeContext) -> Value:
         amounts = [const(n) for n in ctx.require("pads")]
         value = ctx.scalar_like(ctx.attribute("value", 0.0), x)
     else:
-        amounts = list(ctx.as_sizes(ctx.input(1), lo=None))
+        named = ctx.dim(ctx.input(3), 0) if ctx.has(3) else const(rank)
+        amounts = list(ctx.as_sizes(ctx.input(1), lo=None, count=2 * int(named.value) if named.is_const else None))
         value = ctx.number(ctx.input(2)) if ctx.has(2) else ctx.scalar_like(0, x)
     known = ctx.integers_of(3)
     if ctx.has(3) and known is None:
@@ -244,7 +245,7 @@ def unsqueeze(ctx: NodeContext) -> Value:
 
 def tile(ctx: NodeContext) -> Value:
     """Each repeated axis [d] becomes [1, d], is broadcast to [r, d] and joined to [r*d]."""
-    return tile_by(ctx, ctx.input(0), ctx.as_sizes(ctx.input(1)))
+    return tile_by(ctx, ctx.input(0), ctx.as_sizes(ctx.input(1), count=ctx.input(0).type.rank))
 
 
 def tile_by(ctx: NodeContext, x: Value, repeats: Sequence[Expr]) -> Value:
@@ -338,7 +339,7 @@ def center_crop_pad(ctx: NodeContext) -> Value:
     """Each axis cut or padded with zeros around its centre to the given size; the odd element is cut or added after."""
     x = ctx.input(0)
     axes = [ctx.axis(axis, x.type.rank) for axis in ctx.attribute("axes") or range(x.type.rank)]
-    targets = ctx.as_sizes(ctx.input(1))
+    targets = ctx.as_sizes(ctx.input(1), count=len(axes))
     if len(targets) != len(axes):
         raise ModelError(f"CenterCropPad has {len(targets)} sizes for {len(axes)} axes", where=ctx.where)
     low, high = [const(0)] * x.type.rank, [const(0)] * x.type.rank

@@ -155,7 +155,7 @@ def max_unpool(ctx: NodeContext) -> Value:
         for axis, (dim, s, k) in enumerate(zip(x.shape[2:], strides, size, strict=True))
     ]
     shape = (*x.shape[:2], *natural)
-    wanted = ctx.as_sizes(ctx.input(2)) if ctx.has(2) else shape
+    wanted = ctx.as_sizes(ctx.input(2), count=len(shape)) if ctx.has(2) else shape
     empty = ctx.broadcast(ctx.scalar_like(0, x), (canonical(product(shape)),))
     flat = [ctx.reshape(value, (canonical(product(x.shape)),)) for value in (indices, x)]
     image = ctx.reshape(ctx.one(ScatterElements(0, "none"), empty, *flat), shape)

@@ -27,7 +27,7 @@ def split(ctx: NodeContext) -> list[Value]:
     if given is not None:
         sizes = [const(n) for n in given]
     elif ctx.has(1):
-        sizes = list(ctx.as_sizes(ctx.input(1)))
+        sizes = list(ctx.as_sizes(ctx.input(1), count=ctx.output_count))
     else:
         count = ctx.output_count
         if ctx.attribute("num_outputs", count) != count:
@@ -72,7 +72,9 @@ def slice_(ctx: NodeContext) -> Value:
         axes: Sequence[int] = ctx.attribute("axes") or range(len(starts))
         steps = [1] * len(starts)
     else:
-        starts, ends = list(ctx.as_positions(ctx.input(1))), list(ctx.as_positions(ctx.input(2)))
+        lengths = [ctx.dim(ctx.input(i), 0) for i in range(1, 5) if ctx.has(i)]
+        count = next((int(length.value) for length in lengths if length.is_const), None)
+        starts, ends = (list(ctx.as_positions(ctx.input(i), count=count)) for i in (1, 2))
         known_axes, known_steps = ctx.integers_of(3), ctx.integers_of(4)
         if (ctx.has(3) and known_axes is None) or (ctx.has(4) and known_steps is None):
             return _slice_open(ctx, x, starts, ends)

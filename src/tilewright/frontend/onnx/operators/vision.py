@@ -105,6 +105,8 @@ def _for_all_axes(ctx: NodeContext, given: Value, begin: int, axes: Sequence[int
 def _by_sizes(ctx: NodeContext, x: Value, given: Value, axes: Sequence[int]) -> Target:
     """By a tensor of sizes, perhaps with one scale for all axes that keeps the aspect ratio."""
     rank = x.type.rank
+    if ctx.contents(given) is None and given.type.rank == 1:
+        given = ctx.refine(given, (len(axes),))
     if ctx.contents(given) is None and not isinstance(given.op, Concat) and given.shape == (const(len(axes)),):
         lost = ctx.binary("less", given, ctx.binary("min", ctx.size_tensor([x.shape[axis] for axis in axes]), 1))
         given = ctx.select(lost, ctx.scalar_like(-1, given), given)  # no size of 0, unless that is what there is
@@ -270,7 +272,8 @@ def _bins(ctx: NodeContext, corners: Value, first: int, bins: int, size: Expr) -
 def affine_grid(ctx: NodeContext) -> Value:
     """theta [N, d, d + 1] applied to the coordinates of an image of `size` (N, C, *S): [N, *S, d], last spatial axis first."""
     theta = ctx.input(0)
-    size = ctx.as_sizes(ctx.input(1), f"{ctx.node.output[0]}_size")
+    axes = ctx.dim(theta, 1)  # those of space
+    size = ctx.as_sizes(ctx.input(1), f"{ctx.node.output[0]}_size", count=int(axes.value) + 2 if axes.is_const else None)
     dims, dtype = size[2:], theta.type.dtype
     d = len(dims)
     theta = ctx.refine(theta, (size[0], const(d), const(d + 1)))
