@@ -161,6 +161,19 @@ def test_a_known_dim_expanded_to_a_dim_of_another_input() -> None:
             exe(floats(5), floats(n))
 
 
+def test_counts_of_elements_do_not_wrap_around() -> None:
+    """Nothing is allocated here that would be too large."""
+    exe = tw.compile(
+        parse("g (float[n] x, int64[2] s) => (float y) { r = Reshape<allowzero = 1>(x, s) \n y = ReduceMax<keepdims = 0>(r) }"),
+        progress="none",
+        opt_level=1,
+    )
+    assert exe(floats(6), ints(2, 3)) == floats(6).max()
+    for count, sizes in ((0, ints(1 << 32, 1 << 32)), (1, ints(LARGEST, LARGEST))):
+        with pytest.raises(TilewrightError, match="Reshape node 'r'"):
+            exe(floats(count), sizes)
+
+
 @pytest.mark.parametrize(
     ("node", "message"),
     [

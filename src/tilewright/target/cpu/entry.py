@@ -143,11 +143,18 @@ class EntryEmitter:
             case Grow(arena, bytes_):
                 self.allocate(arena, bytes_, keep=True)
             case Check(condition, message, show):
-                self.fail_unless(self.expr(condition), message, show)
+                exact = [magnitude(e) <= EXACT for e in show if e.op in _ARITHMETIC and not self.given.issuperset(free_vars(e))]
+                self.fail_unless(self.expr(all_of(condition, *exact)), message, show)
             case Branch(condition, then, otherwise):
                 self.branch(condition, then, otherwise)
             case Loop():
                 self.loop(step)
+
+    @property
+    def given(self) -> frozenset[Expr]:
+        """The sizes of the inputs. What is computed from these is no larger than memory; sizes found while running are any number, and
+        the product of two may overflow."""
+        return frozenset(self.plan.sizes[: self.plan.input_sizes])
 
     def launch(self, step: Launch) -> None:
         # a profiler that stands between this call and the kernel reads there which step of the plan this is
