@@ -24,6 +24,7 @@ from tilewright.graph.ops import (
     Gather,
     If,
     Loop,
+    Pad,
     RefineShape,
     Reshape,
     SizeValue,
@@ -31,7 +32,7 @@ from tilewright.graph.ops import (
 )
 from tilewright.graph.ops.positions import clamped, wrapped
 from tilewright.ir import dtypes
-from tilewright.ir.expr import Expr, all_of, equal, less_equal
+from tilewright.ir.expr import Expr, all_of, equal, less_equal, logical_or
 from tilewright.ir.prove import equal_dims, prove
 from tilewright.ir.simplify import simplify
 from tilewright.ir.traverse import free_vars
@@ -137,6 +138,7 @@ class PlanBuilder:
                     raise GraphError(f"function {function.name} uses a value that is not its parameter: {node.op.label}")
             elif not isinstance(node.op, Constant):
                 self.expect_sound(node, None)
+                self.expect_borders(node)
                 views.update(zip(node.values, self.node(node, views), strict=True))
         self.since, self.positions, self.sound = outer
         return [self.view(value, views) for value in function.results]
@@ -157,6 +159,18 @@ class PlanBuilder:
                         origin = each.origin or node.origin
                         where = f" of {literal(str(origin))}" if origin is not None else ""
                         self.ledger.step(Check(less_equal(0, dim), f"a dim of a result{where} would be {{0}} ({dim!r})", (dim,)))
+
+    def expect_borders(self, node: Node) -> None:
+        """Check while running that what a Pad repeats is there: an axis without elements has no border, and reading it would leave it."""
+        for each in (node, *(walk_nodes(node.op.body.results) if isinstance(node.op, Fused) else ())):
+            if not isinstance(each.op, Pad) or each.op.mode == "constant":
+                continue
+            for axis, (dim, padded) in enumerate(zip(each.inputs[0].shape, each.types[0].shape, strict=True)):
+                if dim is not padded and not dim.is_const and not prove(less_equal(1, dim)):
+                    origin = each.origin or node.origin
+                    where = f" at {literal(str(origin))}" if origin is not None else ""
+                    text = f"axis {axis} is empty, so mode {each.op.mode} has no element to repeat: it would have {{0}}{where}"
+                    self.ledger.step(Check(logical_or(less_equal(1, dim), less_equal(padded, 0)), text, (padded,)))
 
     def view(self, value: Value, views: Mapping[Value, View | Picked]) -> View:
         """Where a value is. Constants are stored when something wants them as they are, not where kernels read a packed form only."""

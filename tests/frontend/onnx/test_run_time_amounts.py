@@ -161,6 +161,16 @@ def test_a_known_dim_expanded_to_a_dim_of_another_input() -> None:
             exe(floats(5), floats(n))
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_an_empty_axis_has_no_border_to_repeat(mode: str) -> None:
+    text = f"""<ir_version: 9, opset_import: ["" : 19]> g (float[n, 5] x) => (float[a, b] y) {{
+        p = Constant<value_ints = [1, 0, 0, 0]>() \n h = Neg(x) \n y = Pad<mode = "{mode}">(h, p) }}"""
+    exe: Any = tw.compile(parse(text), progress="none", opt_level=1)
+    np.testing.assert_array_equal(exe(floats(2, 5)), np.pad(-floats(2, 5), ((1, 0), (0, 0)), mode=mode))  # type: ignore[call-overload]
+    with pytest.raises(TilewrightError, match=f"axis 0 is empty, so mode {mode} has no element to repeat.*Pad node 'y'"):
+        exe(floats(0, 5))
+
+
 def test_counts_of_elements_do_not_wrap_around() -> None:
     """Nothing is allocated here that would be too large."""
     exe = tw.compile(
