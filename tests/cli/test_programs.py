@@ -60,6 +60,20 @@ def test_outputs_that_no_npz_holds(cli: Callable[..., Result], words: Path) -> N
     assert "output 'both' is no array" in result.output
 
 
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_inputs_are_drawn_of_the_sizes_that_given_ones_have(cli: Callable[..., Result], tmp_path: Path, command: str) -> None:
+    graph = "g (string[n] s, float[n, m] x) => (string[n] o, float[n, m] y) { o = Identity (s) y = Neg (x) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {graph}'), tmp_path / "both.onnx")
+    (tmp_path / "s.json").write_text('["a", "b", "c", "d", "e"]')
+    result = cli(command, tmp_path / "both.onnx", "--input", f"s={tmp_path / 's.json'}")
+    assert result.exit_code == 0, result.output
+    assert "[5, " in result.output
+    if command == "run":
+        refused = cli(command, tmp_path / "both.onnx", "--input", f"s={tmp_path / 's.json'}", "--dim", "n=3")
+        assert refused.exit_code == InputError.exit_code
+        assert "dim 'n' is to be 3, but the inputs given say 5" in refused.output
+
+
 def test_compile_and_check_know_programs(cli: Callable[..., Result], answer: Callable[..., Any], words: Path) -> None:
     assert answer("check", words)["ok"]
     made = answer("compile", words, "-o", "words.tw")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from typer.testing import CliRunner
 
@@ -16,11 +18,11 @@ import tilewright as tw
 from tilewright import compiler
 from tilewright.cli.app import app
 from tilewright.fuzzing import cases, run
-from tilewright.fuzzing.cases import Outcome
+from tilewright.fuzzing.cases import Outcome, case_of, read_case, write_case
 from tilewright.fuzzing.worker import Worker, answer
 from tilewright.graph.node import Function, GraphBuilder, Node, Value, rewrite_function
 from tilewright.graph.ops import OPERATORS, Binary
-from tilewright.support.errors import ModelError, SettingsError, TargetError
+from tilewright.support.errors import InputError, ModelError, SettingsError, TargetError
 
 
 class Here(Worker):
@@ -116,6 +118,35 @@ def test_the_command_exits_with_1_when_something_is_found(fault_in_a_pass: None,
     assert "wrong: result" in again.stdout
     assert CliRunner().invoke(app, ["fuzz", "--replay", str(tmp_path / "none.zip")]).exit_code == 2
     assert CliRunner().invoke(app, ["fuzz", "--levels", "high"]).exit_code == 2
+
+
+def test_a_file_that_is_no_case_is_refused(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.zip"
+    write_case(case_of(0), whole)
+    assert read_case(whole).seed == 0
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "none.zip").write_bytes(b"no zip")
+    (tmp_path / "cut.zip").write_bytes(whole.read_bytes()[:-100])
+    damaged = bytearray(whole.read_bytes())
+    damaged[60:90] = bytes(30)
+    (tmp_path / "damaged.zip").write_bytes(damaged)
+    for name, text in (("other", "{}"), ("list", "[1]"), ("words", "a case")):
+        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
+            archive.writestr("case.json", text)
+    for path in tmp_path.iterdir():
+        if path != whole:
+            with pytest.raises(InputError, match=r"is no case of fuzzing|cannot be opened"):
+                read_case(path)
+            assert CliRunner().invoke(app, ["fuzz", "--replay", str(path)]).exit_code == InputError.exit_code
+
+
+def test_a_model_without_parts_for_cases_is_refused_at_once(tmp_path: Path) -> None:
+    texts = {"strings": "(string[n] s) => (string[n] o) { o = Identity (s) }", "nothing": "(float[n] x) => (float[n] x) { }"}
+    for name, text in texts.items():
+        path = tmp_path / f"{name}.onnx"
+        onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> g {text}'), path)
+        with pytest.raises(ModelError, match="has no parts that cases can be made of"):
+            tw.fuzz(path, seconds=60)
 
 
 def test_a_file_that_is_no_model_is_refused_at_once(tmp_path: Path) -> None:

@@ -154,6 +154,10 @@ def test_zero_sized_inputs(one_input: Executable) -> None:
         (("text", floats(4, 8)), {}, "input 'x0' is a str"),
         ((None, floats(4, 8)), {}, "input 'x0' is a NoneType"),
         (([[1.0], [2.0, 3.0]], floats(4, 8)), {}, "input 'x0' is a list whose rows differ in length"),
+        (([["a", "b"]], floats(4, 8)), {}, "input 'x0' holds strings; the model needs float32"),
+        (([[1.0, None]], floats(4, 8)), {}, "input 'x0' holds values that are no numbers, or too large; the model needs float32"),
+        (([[{"a": 1.0}]], floats(4, 8)), {}, "input 'x0' holds values that are no numbers"),
+        (([[10**30]], floats(4, 8)), {}, "input 'x0' holds values that are no numbers, or too large"),
         ((np.ma.masked_less(floats(2, 4), 9), floats(4, 8)), {}, "input 'x0' has masked elements"),
     ],
 )

@@ -84,7 +84,7 @@ def replayed(path: Path) -> Answer:
     from tilewright.fuzzing.run import FOUND
     from tilewright.graph.text import format_module
 
-    if not path.is_file():
+    if not path.exists():
         raise typer.BadParameter(f"there is no file '{path}'", param_hint="--replay")
     case = read_case(path)
     finding = run_case(case)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -29,7 +30,7 @@ from tilewright.machine.description import Machine
 from tilewright.machine.detect import detect_host
 from tilewright.machine.targets import parse_target, resolve_target
 from tilewright.runtime.host_features import missing_features
-from tilewright.support.errors import MemoryLimitError, ScheduleError
+from tilewright.support.errors import InputError, MemoryLimitError, ParseError, ScheduleError
 from tilewright.support.settings import Settings
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -243,6 +244,17 @@ def write_case(case: Case, path: Path) -> None:
 
 
 def read_case(path: Path) -> Case:
+    """What `write_case` wrote. Raises InputError for a file that is no case, or a damaged one."""
+    try:
+        return _case_in(path)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be opened: {error.strerror or error}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, ParseError) as error:
+        hint = "give a case.zip that fuzzing has written"
+        raise InputError(f"'{path}' is no case of fuzzing", why=f"{type(error).__name__}: {error}", hint=hint) from error
+
+
+def _case_in(path: Path) -> Case:
     with zipfile.ZipFile(path) as archive:
         about = json.loads(archive.read("case.json"))
         arrays = {

@@ -24,7 +24,7 @@ from tilewright.graph.ops import Binary, Constant, Reduce, Unary, WindowReduce, 
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.ir.types import TensorType
-from tilewright.support.errors import TilewrightError
+from tilewright.support.errors import ModelError, TilewrightError
 from tilewright.transform.inline_calls import inline_calls
 
 JUMPS = frozenset(
@@ -61,6 +61,17 @@ def nodes_of(model: str) -> tuple[Node, ...]:
         and not hasattr(node.op, "interpret")
         and all(v in known for type_ in (*node.types, *(value.type for value in node.inputs)) for v in free_vars(*type_.shape))
     )
+
+
+def expect_parts(model: str) -> None:
+    """Check that cases can be made of parts of the model, which is at a path. Raises ModelError."""
+    try:
+        why = None if nodes_of(model) else "all that it computes has sizes that only running finds, or is no operator of numbers"
+    except TilewrightError as error:
+        why = error.what
+    if why is not None:
+        hint = "name a model whose inputs and outputs are tensors of numbers"
+        raise ModelError(f"'{model}' has no parts that cases can be made of", why=why, hint=hint)
 
 
 def grow_part(model: str, rng: np.random.Generator) -> Growth | None:

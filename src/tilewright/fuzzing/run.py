@@ -27,6 +27,7 @@ from tilewright.frontend.onnx.loader import load_model
 from tilewright.fuzzing.cases import Case, Finding, Outcome, Recipe, operators_of, write_case
 from tilewright.fuzzing.corpus import Corpus, Genome
 from tilewright.fuzzing.graphs import STEPS
+from tilewright.fuzzing.model_parts import expect_parts
 from tilewright.fuzzing.mutated import pass_names
 from tilewright.fuzzing.reproduction import write_reproduction
 from tilewright.fuzzing.shrink import shrink
@@ -120,7 +121,7 @@ def fuzz(
     at; both are drawn where they are not given. steps: parts of names of `fuzzing.graphs.STEPS`, of which graphs are then mostly made. out:
     the folder for what is found; most: when to stop; minimise: seconds that may be spent on making each smaller. mode: `graphs` compiles
     them as they are, `kernels` also changes passes and schedules, guided by what that reaches for the first time. Raises SettingsError for
-    a mode, level or steps that do not exist, TargetError for an unknown target.
+    a mode, level or steps that do not exist, TargetError for an unknown target, ModelError for a model that has no parts to take.
     """
     if any(level not in range(LEVELS) for level in levels):
         raise SettingsError(f"there is no opt_level {max(levels, key=abs)}", hint=f"levels are 0 to {LEVELS - 1}")
@@ -135,6 +136,8 @@ def fuzz(
     if like is not None:
         load_model(like)  # so that a file that is none is not taken for a fault of each case
     with as_file(like) as model:
+        if model is not None:
+            expect_parts(model)
         recipe = Recipe(tuple(steps), target or ("cpu" if mode == "kernels" else None), tuple(levels), model, mode == "kernels")
         source = Kernels(recipe, first) if mode == "kernels" else Graphs(recipe)
         return run_cases(source, first, seconds, cases, Path(out), most, minimise, progress or NullProgress())

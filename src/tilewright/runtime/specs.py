@@ -105,6 +105,9 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
             plain = np.asarray(value)
         except ValueError:
             raise InputError(f"input '{spec.name}' is a list whose rows differ in length", where=repr(spec)) from None
+        if plain.dtype.kind not in "biufc":  # NumPy found no number type for them
+            what = "strings" if plain.dtype.kind in "SU" else "values that are no numbers, or too large"
+            raise InputError(f"input '{spec.name}' holds {what}; the model needs {spec.dtype.name}")
         array = plain.astype(spec.dtype) if not isinstance(value, np.generic) else plain
         if not np.array_equal(np.asarray(array, plain.dtype), plain, equal_nan=plain.dtype.kind == "f") and spec.dtype.kind not in "fV":
             raise InputError(f"input '{spec.name}': {value!r} does not fit into {spec.dtype.name}")
