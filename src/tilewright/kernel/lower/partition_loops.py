@@ -65,13 +65,18 @@ from tilewright.kernel.regions import conjuncts
 
 PEELED = 3  # iterations at a border
 COPY_LIMIT = 600  # stores in all copies of one statement, as code generators repeat them in unrolled loops
+MOST_STORES = 1800  # in a kernel whose loops are split, as COPY_LIMIT counts them: past them compilers take minutes
 
 _Piece = tuple[Expr, Expr, Stmt]  # first iteration, number of iterations, body
 
 
 def partition_loops(kernel: Kernel) -> Kernel:
     """The kernel (no blocks, simplified) with its loops split; see the module's docstring."""
-    result: Kernel = with_fields(kernel, body=_partition(kernel.body, {}, 1))
+    most = max(MOST_STORES, 2 * size_of(kernel.body))
+    copies = 1
+    while size_of(body := _partition(kernel.body, {}, copies)) > most and copies < COPY_LIMIT:
+        copies *= 2  # as if there were more already, so that fewer are made
+    result: Kernel = with_fields(kernel, body=body)
     return result
 
 

@@ -16,6 +16,8 @@ from tilewright.graph.ops import Binary, BlockedConvolution, Convolution, Fused,
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, size
 from tilewright.ir.types import TensorType, as_shape, tensor
+from tilewright.kernel.lower.partition_loops import size_of
+from tilewright.kernel.lower.pipeline import lower
 from tilewright.kernel.nodes import For, Kernel, walk_stmts
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.targets import named_machine
@@ -225,3 +227,11 @@ def test_sums_over_long_rows_read_several_vectors_of_each() -> None:
     space = Space()
     schedule_kernel(kernel_of(sum_of_columns(1024, 1024)), frozenset(), named_machine("x86-64-v4"), space=space)
     assert space.point()["columns side by side"] >= 8
+
+
+def test_code_for_images_of_unknown_size_stays_small() -> None:
+    """Tiles have versions for fewer rows, each of which is split at both borders of the image along both axes."""
+    height, width = size("h", 1), size("w", 1)
+    m = plain_depthwise(WINDOWS["3x3"], 32, size("n", 1), ((height + 7) // 8, (width + 1) // 2))
+    scheduled = schedule_kernel(kernel_of(m), frozenset({1}), named_machine("x86-64-v4"))
+    assert size_of(lower(scheduled.kernel).body) <= 1800
