@@ -52,6 +52,11 @@ def packed_then_split(s: Schedule) -> Schedule:
     return s.pack("S", [(2, 3)], [0, 1, 2]).split("i_3", (None, 2, 3))[0].cache_read("O", "S")[0]
 
 
+def mixed_inside_of_an_empty_loop(s: Schedule) -> Schedule:
+    s, (outer, inner) = s.split("k", (None, 2))
+    return s.reorder(outer, "i_1", inner).fuse("i_1", inner)[0]
+
+
 CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
     (matmul, lambda s: s.split("x", 4), "there is no loop 'x'"),
     (lambda: softmax(M, N), packed_then_split, "S is not written in full"),
@@ -60,6 +65,7 @@ CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
     (matmul, lambda s: s.parallel("i").split("i", 2), "'i' is parallel"),
     (matmul, lambda s: s.fuse("i", "k"), "'k' is not the only thing in 'i'"),
     (lambda: matmul(6, size("e", 0), 5), lambda s: s.fuse("i_1", "k"), "would not initialise its results where 'k' has no iterations"),
+    (lambda: matmul(6, size("e", 0), 5), mixed_inside_of_an_empty_loop, "would not initialise its results where 'k_o' has no iterations"),
     (matmul, lambda s: s.reorder("i", "i_2"), "'i_2' is not perfectly nested in 'i'"),
     (matmul, lambda s: s.parallel("k"), "block 'C' reduces over 'k'"),
     (matmul, lambda s: s.reorder("k", "i_1").vectorize("k"), "block 'C' reduces over 'k'"),

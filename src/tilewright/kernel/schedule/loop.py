@@ -80,8 +80,8 @@ def fuse(nest: Nest, *loops: str) -> Change:
           for j in 6:       ->              A(v=i_j // 6, w=i_j % 6)
             A(v=i, w=j)
 
-    Results: the new loop. Refuses loops of a reduction that may be empty with those of its results: no iteration would be left to
-    initialise them.
+    Results: the new loop. Refuses loops of a reduction with those of its results where any loop of the reduction may be empty: no
+    iteration would be left to initialise them.
     """
     if len(loops) < 2:
         refuse("fusing takes two or more loops")
@@ -94,11 +94,13 @@ def fuse(nest: Nest, *loops: str) -> Change:
     for name in loops:
         _need_serial(nest.loop(name))
     for placed in nest.under(chain[0]):
-        reducing = [loop for loop in chain if loop.var in reduction_loops(placed)]
-        empty = [loop for loop in reducing if not at_most(const(1), loop.extent, nest.loop(loops[0]).outer)]
-        if placed.stmt.init is not None and empty and len(reducing) < len(chain):
-            why = f"block '{placed.stmt.name}' would not initialise its results where '{empty[0].var.name}' has no iterations"
-            refuse(why, "decompose the reduction first")
+        reducing = reduction_loops(placed)
+        if placed.stmt.init is None or not 0 < sum(loop.var in reducing for loop in chain) < len(chain):
+            continue
+        for loop in placed.around:
+            if loop.var in reducing and not at_most(const(1), loop.extent, nest.loop(loop.var.name).outer):
+                why = f"block '{placed.stmt.name}' would not initialise its results where '{loop.var.name}' has no iterations"
+                refuse(why, "decompose the reduction first")
     (name,) = nest.fresh("_".join(loops))
     fused = var(name)
     # loops of one iteration take no digit of the fused number: their variable is 0
