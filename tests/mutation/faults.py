@@ -62,4 +62,4 @@ def _sides(hunk: str) -> tuple[str, str]:
 
 def planted_faults() -> tuple[Fault, ...]:
     """All of them, by number."""
-    return tuple(read_fault(path) for path in sorted(FOLDER.glob("*.patch")))
+    return tuple(sorted(map(read_fault, FOLDER.glob("*.patch")), key=lambda fault: int(fault.number)))

@@ -48,7 +48,7 @@ def _rows(records: Sequence[Record], faults: Sequence[Fault]) -> str:
 
 def _rounds() -> list[tuple[str, list[Fault]]]:
     faults = planted_faults()
-    names = ("first", "second", "third")
+    names = ("first", "second", "third", "fourth")
     return [(name, [fault for fault in faults if fault.round == i]) for i, name in enumerate(names, 1)]
 
 
