@@ -15,7 +15,7 @@ from tilewright.ir.expr import TRUE, Expr, cast, const, make, maximum, minimum, 
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.printer import format_expr
 from tilewright.ir.prove import equal_dims, in_range, prove, prove_equal
-from tilewright.ir.scalar_ops import Op
+from tilewright.ir.scalar_ops import BINARY, COMPARISONS, Op
 from tilewright.ir.simplify import simplify
 from tilewright.ir.traverse import evaluate_int, substitute, walk
 from tilewright.ir.types import product
@@ -376,3 +376,39 @@ def test_two_comparisons_of_one_variable_hold_where_they_held(op: Op) -> None:
         simple = simplify(both)
         for value in range(-6, 7):
             assert evaluate_int(simple, {i: value}) == evaluate_int(both, {i: value}), f"{both!r} for {value}, as {simple!r}"
+
+
+_INTERVALS = [Interval(lo, hi) for lo in (None, -3, 0, 2) for hi in (None, -3, 0, 2) if lo is None or hi is None or lo <= hi]
+
+
+_OPERATORS = [
+    *(make(op, BOOL if op in COMPARISONS else dtypes.int64, (F, K)) for op in BINARY if op is not Op.DIV),
+    select(FLAG, F, K),
+    make(Op.NOT, dtypes.int64, (F,)),
+    *(cast(dtype, F) for dtype in (dtypes.bool_, dtypes.int2, dtypes.uint2, dtypes.uint8)),
+]
+
+
+@pytest.mark.parametrize("e", _OPERATORS, ids=format_expr)
+def test_bounds_of_one_operator_hold_every_value(e: Expr) -> None:
+    """Of operands that end on either side, on both or on none; values reach past the ends that others have."""
+    values = {point: value_of(e, dict(zip((F, K, FLAG), point))) for point in itertools.product(range(-7, 8), range(-7, 8), (0, 1))}
+    for a, b in itertools.product(_INTERVALS, repeat=2):
+        found = bounds(e, {F: a, K: b})
+        for (f, k, _), value in values.items():
+            if f in a and k in b and value is not None:
+                assert value in found, f"{value} for {f} in {a} and {k} in {b}"
+
+
+@pytest.mark.parametrize("multiple", [2, 3, 4, 6, 8, 12])
+def test_quotients_of_sizes_of_which_a_multiple_is_declared(multiple: int) -> None:
+    """With factors and divisors that share some, all or none of it, alone and beside what is left over."""
+    n = size("n", 0, None, multiple)
+    for factor, divisor in itertools.product((1, 2, 3, 4, 6, 9, -2, -12), (2, 3, 4, 6, 8, 9, 12, 16, 24)):
+        for dividend in (n * factor, n * factor + 5, n * F * factor + J):
+            for op in (Op.FLOORDIV, Op.FLOORMOD):
+                e = make(op, dtypes.int64, (dividend, const(divisor)))
+                simple = simplify(e, {J: Interval(0, 7)})
+                for times, f, j in ((0, 0, 0), (1, 1, 7), (2, -1, 3), (5, 3, 1)):
+                    values = {n: times * multiple, F: f, J: j}
+                    assert evaluate_int(simple, values) == evaluate_int(e, values), f"{e!r} as {simple!r}"
