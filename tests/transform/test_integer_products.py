@@ -9,7 +9,7 @@ import pytest
 
 from tests.compiled_graphs import Array, compile_graph, function, module
 from tilewright.graph.interpreter import interpret
-from tilewright.graph.node import Function, GraphBuilder, Value, walk_nodes
+from tilewright.graph.node import Function, GraphBuilder, Operator, Value, walk_nodes
 from tilewright.graph.ops import (
     Binary,
     Concat,
@@ -22,10 +22,12 @@ from tilewright.graph.ops import (
     Quantize,
     Reduce,
     Reshape,
+    Slice,
     Transpose,
     WindowReduce,
     constant,
 )
+from tilewright.graph.ops.padding import PAD_MODES
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import const, size
@@ -182,6 +184,53 @@ def test_the_padding_is_the_zero_point() -> None:
     assert [int(node.inputs[1].op.data.array) for node in pads] == [117]
     none = integer_products(graph_of("convolution of zero point 0"), U8)
     assert not any(isinstance(node.op, Pad) for node in walk_nodes(none.results))
+
+
+def padded(mode: str, fill: float | None, low: int = 1) -> Body:
+    """Along the last axis; fill None: a number known only while running."""
+
+    def body(g: GraphBuilder, x: Value) -> Value:
+        value = g.one(constant(np.float32(fill))) if fill is not None else g.one(Reduce("max", (0, 1), False), x)
+        return g.one(Pad(as_shape((0, low)), as_shape((0, 2)), mode), real(g, x), value)
+
+    return body
+
+
+def larger(number: float) -> Body:
+    return lambda g, x: g.one(Binary("max"), real(g, x), g.one(constant(np.float32(number))))
+
+
+def moved_by(op: Operator) -> Body:
+    return lambda g, x: g.one(op, real(g, x))
+
+
+_FILLS = (0.0, -0.0, 1.0, -0.03, 117.0, np.inf, np.nan, None)
+MOVEMENT: dict[str, Body] = {
+    **{f"padded by {fill}": padded("constant", fill) for fill in _FILLS},
+    **{f"cropped and padded by {fill}": padded("constant", fill, -2) for fill in (0.0, 1.0)},
+    **{f"padded, {mode}": padded(mode, 1.0) for mode in PAD_MODES if mode != "constant"},
+    **{f"at least {number}": larger(number) for number in (0.0, 1.0, -0.03, -np.inf, np.inf)},
+    **{f"{fn} along rows": moved_by(Reduce(fn, (1,), True)) for fn in ("max", "min", "sum", "prod")},
+    **{f"{fn} of windows": moved_by(WindowReduce(fn, (2,), (1,), (1,), as_shape((1,)), as_shape((1,)))) for fn in ("max", "min", "sum")},
+    "every second, backwards": moved_by(Slice(as_shape((0, 6)), as_shape((4, 3)), (1, -2))),
+    "transposed": moved_by(Transpose((1, 0))),
+    "reshaped": moved_by(Reshape(as_shape((2, 14)))),
+}
+
+
+@pytest.mark.parametrize("case", MOVEMENT)
+def test_movement_of_dequantized_values_keeps_results(case: str) -> None:
+    """Whether it becomes one of the integers or, as for numbers that these do not have, does not."""
+    before = function("x", [tensor(F32, (4, 7))], lambda g, x: (MOVEMENT[case](g, x),))
+    x = np.random.default_rng(5).normal(0, 1, (4, 7)).astype(np.float32)
+    (want,), (got,) = interpret(before, [x]), interpret(integer_products(before, U8), [x])
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["padded by 0.0", "padded by -0.0", "at least 0.0", "max along rows", "min of windows", "transposed"])
+def test_movement_of_dequantized_values_is_one_of_the_integers(case: str) -> None:
+    f = integer_products(function("x", [tensor(F32, (4, 7))], lambda g, x: (MOVEMENT[case](g, x),)), U8)
+    assert isinstance(f.results[0].op, Dequantize)
 
 
 def test_a_bias_and_the_zero_point_are_one_sum() -> None:
