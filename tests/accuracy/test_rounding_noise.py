@@ -82,6 +82,21 @@ def test_what_cancels_has_the_errors_of_what_it_is_made_of() -> None:
         assert disagreement(wrong, expected) is not None, at
 
 
+def test_the_logarithm_of_a_probability_near_one_has_the_errors_of_the_sum() -> None:
+    """It is -9.3e-14 for 30 above the other number, and 0 where 1 + exp(-30) is computed in float32, as its definition has it."""
+    lines = ["v = log_softmax(x, axis=0)", "least = constant(-4.0, float32[()])", 'r = binary(v, least, fn="max")', "return r"]
+    function = parse_module("\n    ".join(["def main(x: float32[2]):", *lines]) + "\n").main
+    (expected,) = expectations(function, [np.array([-11.125, 18.875], np.float32)], 0)
+    assert expected is not None
+    right = expected.value.copy()
+    right[1] = 0
+    assert disagreement(right, expected) is None
+    for at, moved in ((0, 1e-3), (1, 1e-3)):
+        wrong = expected.value.copy()
+        wrong[at] -= np.float32(moved)
+        assert disagreement(wrong, expected) is not None, at
+
+
 # Of -0, -0 and two other numbers: which zeros may have either sign, and may so make anything of what shows it.
 ZEROS = {
     "sum": ('reduce(terms, fn="sum", axes=[0], keepdims=False)', False),
