@@ -97,6 +97,16 @@ def test_the_logarithm_of_a_probability_near_one_has_the_errors_of_the_sum() -> 
         assert disagreement(wrong, expected) is not None, at
 
 
+def test_norms_of_numbers_whose_squares_overflow() -> None:
+    """The variance is infinite in float32, so that only the shift is left; a definition in float64 gives 2 and -1."""
+    lines = ["g = constant(1.5, float32[()])", "b = constant(0.5, float32[()])", "v = layer_norm(x, g, b, axis=1, epsilon=0.5)", "return v"]
+    function = parse_module("\n    ".join(["def main(x: float32[1, 2]):", *lines]) + "\n").main
+    for numbers, overflows in (([1.5e9, -3.3e19], True), ([1.5e9, -3.3e18], False)):
+        (expected,) = expectations(function, [np.array([numbers], np.float32)], 0)
+        assert expected is not None
+        assert (disagreement(np.full((1, 2), 0.5, np.float32), expected) is None) == overflows
+
+
 # Of -0, -0 and two other numbers: which zeros may have either sign, and may so make anything of what shows it.
 ZEROS = {
     "sum": ('reduce(terms, fn="sum", axes=[0], keepdims=False)', False),

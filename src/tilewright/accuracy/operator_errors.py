@@ -91,6 +91,8 @@ SUMS = (
 # Operators that have references in float64, but whose definition in their own dtype subtracts numbers that are nearly equal: errors of
 # their results are as large as those of what they are made of, however small the results are.
 CANCELLING = (Gelu, LogSoftmax)
+# Likewise those that square operands: in float32 the squares of numbers beyond 1e19 are infinite.
+SQUARING = (LayerNorm, RmsNorm, InstanceNorm, GroupNorm, Lrn)
 # Operators that jump where an operand passes a threshold: errors of sums come after that.
 CHOOSING = (TreeEnsemble,)
 ARITHMETIC = frozenset(["add", "sub", "mul", "div", "reciprocal", "sqrt"])
@@ -142,6 +144,15 @@ def may_jump(op: Operator, inputs: Sequence[Array]) -> bool:
     if isinstance(op, Cast):
         return not op.dtype.is_float
     return not isinstance(op, SMOOTH) and not (isinstance(op, Resize) and len(inputs) == 1)
+
+
+def leaves_its_parts(op: Operator, inputs: Sequence[Array]) -> bool:
+    """Whether an operator that has a reference in float64 is, on these operands, far from what its definition gives in their dtype."""
+    if not isinstance(op, SQUARING):
+        return isinstance(op, CANCELLING)
+    x = inputs[0].astype(np.float64)
+    greatest = float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x)))
+    return greatest**2 * x.size >= float(np.finfo(np.float64 if inputs[0].dtype == np.float64 else np.float32).max)
 
 
 def terms(op: Operator, inputs: Sequence[Array], results: Sequence[Array]) -> float:

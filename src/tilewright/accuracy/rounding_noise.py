@@ -17,10 +17,10 @@ import numpy as np
 from tilewright.accuracy.operator_errors import (
     ARITHMETIC,
     BOUNDED_FUNCTIONS,
-    CANCELLING,
     CHOOSING,
     FUNCTION_ULPS,
     is_float,
+    leaves_its_parts,
     may_jump,
     rounds,
     signs_zeros,
@@ -49,7 +49,7 @@ class Memory:
 
     many: dict[Node, float] = field(default_factory=dict)
     jumps: bool = False
-    opened: dict[tuple[Operator, tuple[TensorType, ...]], Function | None] = field(default_factory=dict)
+    opened: dict[tuple[Operator, tuple[TensorType, ...], bool], Function | None] = field(default_factory=dict)
     scaled: dict[tuple[Value, ...], frozenset[Node]] = field(default_factory=dict)
 
 
@@ -108,7 +108,8 @@ class NoisyInterpreter(Interpreter):
         return np.where(zero, (np.zeros(x.shape) * sign).astype(x.dtype), x)
 
     def _operator(self, op: Operator, inputs: list[Array], sizes: dict[Expr, int], types: list[TensorType]) -> Sequence[Array]:
-        opened = self._opened(op, inputs, sizes, types) if self.coarse or isinstance(op, CANCELLING) else None
+        by_parts = leaves_its_parts(op, inputs)
+        opened = self._opened(op, inputs, sizes, types, by_parts) if self.coarse or by_parts else None
         if opened is not None:
             return self.run(opened, inputs, {})
         node = self.node
@@ -133,17 +134,18 @@ class NoisyInterpreter(Interpreter):
             return [self._moved(r, FUNCTION_ULPS) for r in disturbed]
         return disturbed
 
-    def _opened(self, op: Operator, inputs: list[Array], sizes: dict[Expr, int], types: list[TensorType]) -> Function | None:
-        """What an operator is made of that has a reference, so that no error would get inside, and has products inside, or cancels; None
+    def _opened(self, op: Operator, inputs: list[Array], sizes: dict[Expr, int], types: list[TensorType], always: bool) -> Function | None:
+        """What an operator is made of that has a reference, so that no error would get inside, and has products inside, or `always`; None
         for others."""
         if not (has_reference(op) and has_decomposition(op)):
             return None
         fixed = tuple(tensor(type_.dtype, array.shape) for type_, array in zip(types, inputs, strict=True))
-        if (op, fixed) not in self.memory.opened:
+        key = (op, fixed, always)
+        if key not in self.memory.opened:
             parts = decomposed(bind_operator(op, sizes), fixed)
-            matter = isinstance(op, CANCELLING) or any(isinstance(node.op, PRODUCTS) for node in walk_nodes(parts.results))
-            self.memory.opened[op, fixed] = parts if matter else None
-        return self.memory.opened[op, fixed]
+            matter = always or any(isinstance(node.op, PRODUCTS) for node in walk_nodes(parts.results))
+            self.memory.opened[key] = parts if matter else None
+        return self.memory.opened[key]
 
     def _moved(self, x: Array, size: float) -> Array:
         error = self.scale * size * unit(x.dtype) * self.rng.uniform(-1, 1, x.shape)
