@@ -89,6 +89,17 @@ def test_classifier_of_two(transform: str, positive: bool, base: list[float] | N
     check("TreeEnsembleClassifier", ROWS, 2, post_transform=transform, classlabels_int64s=[0, 1], **more, **trees)
 
 
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC"])
+@pytest.mark.parametrize(
+    "weights", [[0.0], [0.25], [0.0, 0.25], [0.0, 0.125, 0.25], [-0.0, 0.25], [-1e-30, 0.25], [0.0, -0.25], [-0.25]], ids=str
+)
+def test_signs_of_the_weights_of_one_class(weights: list[float], transform: str) -> None:
+    """Whether any of them is negative decides what the score of the other class is, and from which score on it is this one."""
+    trees = old_trees("class", [0], 3, True)
+    trees["class_weights"] = (weights * 16)[:16]
+    check("TreeEnsembleClassifier", ROWS, 2, post_transform=transform, classlabels_int64s=[0, 1], **trees)
+
+
 def test_labels_that_are_strings() -> None:
     model = build("TreeEnsembleClassifier", ROWS, 2, classlabels_strings=["a", "b", "c"], **old_trees("class", [0, 1, 2], 2, True))
     with pytest.raises(UnsupportedOperatorError, match="labels that are strings"):

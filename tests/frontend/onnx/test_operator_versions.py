@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -324,6 +325,48 @@ def test_gemm_of_integers_by_floats(dtype: Any, alpha: float, beta: float) -> No
 @pytest.mark.parametrize("given", CASES, ids=str)
 def test_operator(given: Case) -> None:
     check(given)
+
+
+OF_ROWS: dict[str, Callable[[Array], Array]] = {
+    "Sum": lambda x: x.sum(1),
+    "Mean": lambda x: x.mean(1),
+    "Max": lambda x: x.max(1),
+    "Min": lambda x: x.min(1),
+    "Prod": lambda x: x.prod(1),
+    "L1": lambda x: np.abs(x).sum(1),
+    "L2": lambda x: np.sqrt((x * x).sum(1)),
+    "LogSum": lambda x: np.log(x.sum(1)),
+    "LogSumExp": lambda x: np.logaddexp.reduce(x, 1),
+    "SumSquare": lambda x: (x * x).sum(1),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_reductions_of_infinities_and_far_numbers(name: str, dtype: Any) -> None:
+    """Rows of every three of these: of one number only, of numbers that cancel, and of some whose exponentials are 0 or inf."""
+    far = 1000 if dtype is np.float64 else 100
+    rows = np.array(list(product((-np.inf, -far, 0, 1, far, np.inf, np.nan), repeat=3)), dtype)
+    (found,) = run(single(f"Reduce{name}", [rows], 13 if name == "Sum" else 18, 1, {1: ints(1)}, keepdims=0), {"x0": rows})
+    assert found.dtype == dtype
+    wanted = OF_ROWS[name](rows.astype(np.float64)).astype(dtype)
+    eps = float(np.finfo(dtype).eps)
+    np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), 4 * eps, eps)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize(("opset", "groups"), list(product((18, 21), (1, 2, 3, 6))))
+def test_groups_have_their_own_scales(opset: int, groups: int, symbolic: bool) -> None:
+    """As many as groups before opset 21, as many as channels since then: all different."""
+    x, count = floats(2, 6, 4, 3), groups if opset < 21 else 6
+    parameters = np.arange(1, count + 1, dtype=np.float32), np.arange(count, dtype=np.float32) ** 2
+    n, c, h, w = ("n", "c", "h", "w") if symbolic else x.shape
+    model = parse(f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g (float[{n}, {c}, {h}, {w}] x0, float[{count}] x1, float[{count}] x2) => (float[{n}, {c}, {h}, {w}] y) {{
+            y = GroupNormalization<num_groups = {groups}>(x0, x1, x2)
+        }}
+    """)
+    assert_like_onnxruntime(model, [x, *parameters], rtol=2e-5, atol=2e-5)
 
 
 # ONNX's shape inference counts windows that begin in the padding at the end, which ceil_mode leaves out; onnxruntime leaves them out too.

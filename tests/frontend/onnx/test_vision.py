@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,19 @@ def test_aspect_ratio(policy: str, known: bool) -> None:
         mode="nearest", axes=[2, 3], keep_aspect_ratio_policy=policy,
     )  # fmt: skip
     assert_like_onnxruntime(model, [x, None, None, sizes])
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+@pytest.mark.parametrize("shape", [(5, 6), (6, 4), (7, 3), (2, 9)])
+def test_sizes_that_keep_the_aspect_ratio(shape: tuple[int, int], policy: str) -> None:
+    """Rounded half up, known or not."""
+    x, attributes = image(1, 1, *shape), {"mode": "nearest", "axes": [2, 3], "keep_aspect_ratio_policy": policy}
+    for wanted in product(range(1, 8), repeat=2):
+        sizes = np.array(wanted)
+        for known in (False, True):
+            model = single("Resize", [x] if known else [x, None, None, sizes], 18, 1, {3: sizes} if known else None, **attributes)
+            feeds = {"x0": x} if known else {"x0": x, "x3": sizes}
+            assert run(model, feeds)[0].shape == run_onnxruntime(model, feeds)[0].shape, (wanted, known)
 
 
 def test_sizes_of_another_tensor_stay_sizes() -> None:
