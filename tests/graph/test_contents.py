@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -158,3 +160,22 @@ def test_integers_divided_by_a_size_that_may_be_0_are_0_there(fn: str) -> None:
             {id(n): 3, id(m): 5}.get(id(divided), 15), 3
         )
     assert s.listed(s.g.one(Binary("div"), s.g.one(Binary("mul"), n, m), m)) == ["n"]
+
+
+@pytest.mark.parametrize("fn", ["add", "sub", "mul", "div", "floordiv", "floormod", "min", "max", "equal", "less", "greater_equal"])
+def test_numbers_of_either_sign_are_what_the_operator_makes_of_them(fn: str) -> None:
+    """Both sides below zero, above, or what is known only while running: sizes less others, negative ones, and numbers."""
+    s = Sketch()
+    n, m, ten = s.dim(N), s.dim(M), s.number(10)
+    less = [s.g.one(Binary("sub"), a, b) for a, b in ((n, ten), (ten, n), (n, m), (m, ten))]
+    sides = [n, m, *less, *(s.g.one(Unary("neg"), e) for e in (n, m)), *(s.number(k) for k in (-4, -1, 0, 3, 4))]
+    held = [s.analysis.scalar(side) for side in sides]
+    points = [{N: first, M: second} for first, second in product((0, 1, 5, 10, 17), (1, 7, 10, 12))]
+    for (a, left), (b, right) in product(zip(sides, held, strict=True), repeat=2):
+        found = s.analysis.of(s.g.one(Binary(fn), a, b))
+        assert found is not None
+        assert left is not None
+        assert right is not None
+        x, y = (np.array([evaluate_int(side, point) for point in points]) for side in (left, right))
+        (wanted,) = Binary(fn).reference((x, y))
+        assert [evaluate_int(found.item(), point) for point in points] == wanted.tolist(), (left, right)
