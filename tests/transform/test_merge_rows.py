@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product as choices
 
 import numpy as np
 import pytest
@@ -161,3 +162,12 @@ def test_other_convolutions_stay(low: int, groups: int, taps: int, space: int) -
         return (g.one(op, x, weights(g, 6, 4 // groups, taps, taps)),)
 
     assert "convolution" in check([f32(B, 4, space, space)], body)
+
+
+@pytest.mark.parametrize("padding", list(choices((0, 1, -1), repeat=2)))
+def test_pointwise_convolutions_that_pad_or_cut_any_side_stay(padding: tuple[int, int]) -> None:
+    """Before or after the image, along one axis or both; with strides that leave the image as large as without it, too."""
+    for first, second, stride in choices((padding, padding[::-1], (0, 0)), (padding, (0, 0)), (1, 2)):
+        op = Convolution((stride, stride), (1, 1), *(tuple(map(const, side)) for side in zip(first, second, strict=True)), 1, F32)
+        found = check([f32(B, 4, 9, 7)], lambda g, x, op=op: (g.one(op, x, weights(g, 128, 4, 1, 1)),))
+        assert ("contract" in found) == (not any((*first, *second))), (first, second, stride)
