@@ -51,10 +51,15 @@ def mean_over(ctx: NodeContext, x: Value, axes: Iterable[int], keepdims: bool = 
     chosen = tuple(axes)
     if not chosen:
         return x
-    dtype = x.type.dtype
-    wide = ctx.cast(x, dtypes.float32) if dtype.is_float and dtype.bits < 32 else x
+    wide = _widened(ctx, x)
     count = ctx.size_number(canonical(product([x.shape[axis] for axis in chosen])), wide.type.dtype)
-    return ctx.cast(ctx.binary("div", ctx.reduce("sum", wide, chosen, keepdims), count), dtype)
+    return ctx.cast(ctx.binary("div", ctx.reduce("sum", wide, chosen, keepdims), count), x.type.dtype)
+
+
+def _widened(ctx: NodeContext, x: Value) -> Value:
+    """Halves as float32, in which what is made of them on the way to a result does not overflow."""
+    dtype = x.type.dtype
+    return ctx.cast(x, dtypes.float32) if dtype.is_float and dtype.bits < 32 else x
 
 
 def _plain(fn: str) -> Importer:
@@ -71,11 +76,11 @@ def _mapped(before: Callable[[NodeContext, Value], Value], after: str | None = N
 
     def importer(ctx: NodeContext) -> Value:
         r = reduction(ctx)
-        total = ctx.reshape(ctx.reduce("sum", before(ctx, r.x), r.axes), r.shape)
-        if after is None:
-            return total
-        dtype = total.type.dtype
-        return ctx.unary(after, total) if dtype.is_float else ctx.cast(ctx.unary(after, ctx.cast(total, dtypes.float64)), dtype)
+        dtype = r.x.type.dtype
+        total = ctx.reshape(ctx.reduce("sum", before(ctx, _widened(ctx, r.x)), r.axes), r.shape)
+        if after is not None:
+            total = ctx.unary(after, total if dtype.is_float else ctx.cast(total, dtypes.float64))
+        return ctx.cast(total, dtype)
 
     return importer
 
@@ -97,7 +102,7 @@ def reduce_log_sum_exp(ctx: NodeContext) -> Value:
     """The greatest element is taken out before exponentiating, so that nothing overflows."""
     r = reduction(ctx)
     given, axes = r.x, r.axes
-    x = given if given.type.dtype.is_float else ctx.cast(given, dtypes.float64)
+    x = _widened(ctx, given) if given.type.dtype.is_float else ctx.cast(given, dtypes.float64)
     greatest = ctx.reduce("max", x, axes)
     greatest = ctx.select(ctx.unary("isinf", greatest), ctx.scalar_like(0, x), greatest)
     total = ctx.reduce("sum", ctx.unary("exp", ctx.binary("sub", x, greatest)), axes)
