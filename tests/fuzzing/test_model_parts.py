@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import tilewright as tw
 from tilewright import zoo
 from tilewright.fuzzing import model_parts
-from tilewright.fuzzing.cases import operators_of
+from tilewright.fuzzing.cases import Case, How, operators_of
 from tilewright.fuzzing.graphs import grow
 from tilewright.fuzzing.model_parts import SMALL, fitted, nodes_of, other_dims
+from tilewright.fuzzing.shrink import _known_sizes
 from tilewright.graph.interpreter import interpret
-from tilewright.graph.node import GraphBuilder, Parameter
-from tilewright.graph.ops import Constant, Slice
+from tilewright.graph.node import Function, GraphBuilder, Parameter
+from tilewright.graph.ops import Constant, Slice, Unary
 from tilewright.ir import dtypes
 from tilewright.ir.expr import const, size
 from tilewright.ir.types import tensor
@@ -62,6 +64,26 @@ def test_a_part_whose_attributes_mention_sizes_of_other_inputs_is_refused() -> N
     x = g.one(Parameter("x", tensor(dtypes.float32, (n + 3,))))
     last = g.one(Slice((n - 1,), (const(1),), (1,)), x)
     assert model_parts.rebuilt([last.node], np.random.default_rng(0)) is not None
+
+
+def test_what_only_some_sizes_fit_is_no_part(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 18]>
+        g (float[n] x) => (float[2] a, float[3] b) <int64[2] s = {2, 3}> { y = Abs(x) \n a, b = Split<axis = 0>(y, s) }""")
+    onnx.save(model, tmp_path / "model.onnx")
+    names = {node.op.name for node in nodes_of(str(tmp_path / "model.onnx"))}
+    assert "slice" in names
+    assert "refine_shape" not in names
+
+
+def test_a_size_that_becomes_known_is_known_in_what_is_computed_of_it() -> None:
+    n, g = size("n", 1, 8), GraphBuilder()
+    params = g.one(Parameter("x", tensor(dtypes.float32, (n * 2,)))), g.one(Parameter("sizes", tensor(dtypes.bool_, (n,))))
+    function = Function("main", params, (g.one(Unary("neg"), params[0]),))
+    case = Case(function, ((np.ones(6, np.float32), np.ones(3, np.bool_)),), How(), 0)
+    (smaller,) = _known_sizes(case)
+    assert all(dim.is_const for param in smaller.function.params for dim in param.shape)
+    (result,) = interpret(smaller.function, smaller.inputs[0])
+    np.testing.assert_array_equal(result, np.full(6, -1, np.float32))
 
 
 def test_constants_are_cut_or_repeated() -> None:

@@ -20,8 +20,9 @@ from tilewright.fuzzing.generator import Generator, Known, draw
 from tilewright.fuzzing.growth import MOST_ELEMENTS, Array, Draw, Growth, elements_of
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, Node, Operator, Parameter, Value, map_operator, operator_sizes, walk_nodes
-from tilewright.graph.ops import Binary, Constant, Reduce, Unary, WindowReduce, constant
+from tilewright.graph.ops import Binary, Constant, Reduce, RefineShape, Unary, WindowReduce, constant
 from tilewright.ir.expr import Expr, const
+from tilewright.ir.prove import equal_dims
 from tilewright.ir.traverse import evaluate_int, free_vars
 from tilewright.ir.types import TensorType
 from tilewright.support.errors import ModelError, TilewrightError
@@ -50,7 +51,8 @@ TRANSFORMS: tuple[Transform, ...] = (
 
 @lru_cache(maxsize=4)
 def nodes_of(model: str) -> tuple[Node, ...]:
-    """The nodes of a model that parts are made of, operands first: computed from tensors whose sizes no data decides."""
+    """The nodes of a model that parts are made of, operands first: computed from tensors whose sizes no data decides, and which no size is
+    refused for."""
     main = inline_calls(import_model(load_model(Path(model)), {}).module).main
     known = {v for param in main.params for dim in param.shape for v in free_vars(dim)}
     return tuple(
@@ -59,6 +61,7 @@ def nodes_of(model: str) -> tuple[Node, ...]:
         if not isinstance(node.op, (Parameter, Constant))
         and not node.op.defines
         and not hasattr(node.op, "interpret")
+        and not (isinstance(node.op, RefineShape) and not equal_dims(node.inputs[0].shape, node.types[0].shape))
         and all(v in known for type_ in (*node.types, *(value.type for value in node.inputs)) for v in free_vars(*type_.shape))
     )
 

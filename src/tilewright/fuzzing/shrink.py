@@ -16,8 +16,10 @@ from tilewright.fuzzing.worker import Worker
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, GraphBuilder, Node, Parameter, Value, map_operator, walk_nodes
 from tilewright.graph.ops import Constant, If, Loop, constant
+from tilewright.graph.shapes import canonical
 from tilewright.ir.expr import Expr, const
-from tilewright.ir.traverse import free_vars
+from tilewright.ir.scalar_ops import Op
+from tilewright.ir.traverse import free_vars, substitute
 from tilewright.ir.types import TensorType
 from tilewright.support.errors import TilewrightError
 
@@ -218,8 +220,13 @@ def _cropped(array: Array, dims: list[Expr]) -> Array:
 
 
 def _reshaped(case: Case, dims: dict[Expr, Expr], inputs: tuple[tuple[Array, ...], ...]) -> Iterator[Case]:
+    sizes = {e: known for e, known in dims.items() if e.op is Op.VAR}
+
     def dim(e: Expr) -> Expr:
-        return dims.get(e, e)
+        found = dims.get(e)
+        if found is None:
+            found = canonical(substitute(e, sizes)) if sizes else e
+        return found
 
     g = GraphBuilder()
     mapped: dict[Value, Value] = {}
