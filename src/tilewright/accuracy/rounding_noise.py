@@ -45,7 +45,8 @@ class Memory:
     """What noisy runs of the same graph on the same inputs learn. many: of nodes that round, how large errors of their operands are, in
     units of rounding errors; without it each run would have to find that out by running them exactly too. jumps: whether there are
     operators with float operands that may jump; without any, errors of ordinary size say all. opened: of operators with operands of such
-    types, what they are made of, where that matters. scaled: of each function, the products that factors may go into."""
+    types, what they are made of, where that matters, and whether nothing else counts. scaled: of each function, the products that
+    factors may go into."""
 
     many: dict[Node, float] = field(default_factory=dict)
     jumps: bool = False

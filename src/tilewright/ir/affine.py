@@ -103,12 +103,11 @@ def number(n: int) -> Expr:
     return const(n)
 
 
-def exact(e: Expr) -> Expr:
-    """The expression itself, if its numbers are those of int64 when sums and products are written out. Raises Unrepresentable."""
+def expect_exact(e: Expr) -> None:
+    """Check that the numbers of an expression are those of int64 when sums and products are written out. Raises Unrepresentable."""
     form = linear(e)
     for n in (form.constant, *form.terms.values()):
         number(n)
-    return e
 
 
 def sorted_terms(form: Linear) -> list[tuple[Monomial, int]]:

@@ -17,7 +17,7 @@ from itertools import product
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from tilewright.ir import dtypes
-from tilewright.ir.affine import SUMS, Unrepresentable, exact, number
+from tilewright.ir.affine import SUMS, Unrepresentable, expect_exact
 from tilewright.ir.bounds import Interval
 from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import TRUE, Expr, VarInfo, call, const, make, rebuild
@@ -293,10 +293,6 @@ def _compile_build(e: Expr, general: DType) -> _Build:
 
 def _sum(e: Expr, args: tuple[Expr, ...]) -> Expr:
     """A sum or product with other operands. Raises Unrepresentable: a rule may need numbers that the expression it replaces does not."""
-    result = rebuild(e, args)
-    if result.dtype is not dtypes.int64:
-        return result
-    if all(a.is_const for a in args):
-        a, b = (int(a.value) for a in args)
-        number(a + b if e.op is Op.ADD else a - b if e.op is Op.SUB else a * b)  # as constants, it has wrapped
-    return exact(result)
+    if args[0].dtype is dtypes.int64:
+        expect_exact(make(e.op, dtypes.int64, args))  # as it stands: a constant that is folded has wrapped
+    return rebuild(e, args)

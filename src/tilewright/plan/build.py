@@ -6,7 +6,7 @@ known, `memory.place` lays the storages of each arena out, and the steps are rew
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
@@ -146,8 +146,7 @@ class PlanBuilder:
     def expect_sound(self, node: Node, sizes: frozenset[Expr] | None) -> None:
         """Check while running that no result of a node, nor of those it is fused of, has a negative dim: dims of all sizes, or of `sizes`
         alone. What a Reshape or a RefineShape makes of a shape is checked where they are planned."""
-        inner = walk_nodes(node.op.body.results) if isinstance(node.op, Fused) else ()
-        for each in (node, *inner):
+        for each in _with_fused(node):
             if isinstance(each.op, (Parameter, Constant, Reshape, RefineShape)):
                 continue
             for type_ in each.types:
@@ -156,19 +155,18 @@ class PlanBuilder:
                         continue
                     self.sound |= {dim}
                     if not prove(less_equal(0, dim)):
-                        origin = each.origin or node.origin
-                        where = f" of {literal(str(origin))}" if origin is not None else ""
-                        self.ledger.step(Check(less_equal(0, dim), f"a dim of a result{where} would be {{0}} ({dim!r})", (dim,)))
+                        self.ledger.step(
+                            Check(less_equal(0, dim), f"a dim of a result{_said(each, node, 'of')} would be {{0}} ({dim!r})", (dim,))
+                        )
 
     def expect_borders(self, node: Node) -> None:
         """Check while running that what a Pad repeats is there: an axis without elements has no border, and reading it would leave it."""
-        for each in (node, *(walk_nodes(node.op.body.results) if isinstance(node.op, Fused) else ())):
+        for each in _with_fused(node):
             if not isinstance(each.op, Pad) or each.op.mode == "constant":
                 continue
             for axis, (dim, padded) in enumerate(zip(each.inputs[0].shape, each.types[0].shape, strict=True)):
                 if dim is not padded and not dim.is_const and not prove(less_equal(1, dim)):
-                    origin = each.origin or node.origin
-                    where = f" at {literal(str(origin))}" if origin is not None else ""
+                    where = _said(each, node, "at")
                     text = f"axis {axis} is empty, so mode {each.op.mode} has no element to repeat: it would have {{0}}{where}"
                     self.ledger.step(Check(logical_or(less_equal(1, dim), less_equal(padded, 0)), text, (padded,)))
 
@@ -315,6 +313,19 @@ class PlanBuilder:
 def origins_of(node: Node) -> tuple[Origin, ...]:
     """The model nodes that a node computes."""
     return () if node.origin is None else node.origin.parts or (node.origin,)
+
+
+def _with_fused(node: Node) -> Iterator[Node]:
+    """The node, and those that it is fused of."""
+    yield node
+    if isinstance(node.op, Fused):
+        yield from walk_nodes(node.op.body.results)
+
+
+def _said(node: Node, group: Node, word: str) -> str:
+    """Where a node of a group comes from, as the text of a check has it."""
+    origin = node.origin or group.origin
+    return f" {word} {literal(str(origin))}" if origin is not None else ""
 
 
 def build_plan(

@@ -345,9 +345,9 @@ class NodeContext:
         if not length.is_const:
             if self.op_type in RANKED:
                 raise UnsupportedOperatorError(f"{self.op_type} whose rank depends on data is not supported", where=self.where)
-            name = next((repr(name) for name, other in zip(self.node.input, self.inputs, strict=False) if other is value), "a list")
+            given_as = next((repr(text) for text, other in zip(self.node.input, self.inputs, strict=False) if other is value), "a list")
             raise UnsupportedOperatorError(
-                f"{self.op_type} with {name}, of which the length {length!r} is open, is not supported",
+                f"{self.op_type} with {given_as}, of which the length {length!r} is open, is not supported",
                 where=self.where,
                 why="how many axes it is about must be known when the model is compiled",
                 hint="declare the length of that input, or fix it with dims",
