@@ -42,6 +42,9 @@ class Costs:
     def conversion(self, value: Value) -> float:
         return self.converted
 
+    def window_channels(self, node: Node) -> int:
+        return 0
+
 
 def starts(node: Node) -> bool:
     return isinstance(node.op, Convolution)

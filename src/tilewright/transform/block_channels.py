@@ -39,8 +39,10 @@ from tilewright.graph.ops import (
 from tilewright.graph.ops.compose import cast, widen
 from tilewright.graph.shapes import dims_equal, is_one, is_zero
 from tilewright.ir import dtypes
+from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import Expr, const
 from tilewright.transform.choose_layouts import LayoutCost, plain_nodes
+from tilewright.transform.window_rows import row_windows
 
 # Lanes past the last channel hold what these make of zeros. It must stay finite, or the zero weights of the next convolution give NaN.
 FINITE = frozenset(
@@ -59,6 +61,7 @@ class _Blocker:
     """State of the walk: `plain` and `blocked` forms of the original values."""
 
     lanes: int
+    cost: LayoutCost | None = None
     g: GraphBuilder = field(default_factory=GraphBuilder)
     plain: dict[Value, Value] = field(default_factory=dict)
     blocked: dict[Value, Value] = field(default_factory=dict)
@@ -96,7 +99,7 @@ def block_channels(function: Function, lanes: int, cost: LayoutCost | None = Non
     that is cheaper by `cost` (None: wherever it is possible)."""
     if lanes < 2 or not any(_starts(node, lanes) for node in walk_nodes(function.results)):
         return function
-    state = _Blocker(lanes)
+    state = _Blocker(lanes, cost)
     plain = frozenset() if cost is None else plain_nodes(function, lambda node: _starts(node, lanes), cost)
     for node in walk_nodes(function.results):
         state.g.origin = node.origin
@@ -177,6 +180,10 @@ def _convolution(state: _Blocker, node: Node, op: Convolution) -> Value:
     depthwise = op.groups > 1 and op.groups == w.shape[0].value
     few = not depthwise and x not in state.blocked and x.shape[1].value <= FEW
     sums = op.dtype if w.type.dtype.is_integer else dtypes.float32
+    if few and state.cost is not None and (channels := state.cost.window_channels(node)):
+        found = row_windows(state.g, op, state.plain_form(x), state.plain_form(w), channels)
+        if found is not None:
+            return _blocked_convolution(state, found[0], found[1], found[2], sums)
     if few and w.type.dtype.is_integer:
         data = state.g.one(Block(FEW), state.plain_form(x))
     else:
@@ -184,8 +191,14 @@ def _convolution(state: _Blocker, node: Node, op: Convolution) -> Value:
     terms = INTEGER_TERMS if w.type.dtype.is_integer else FLOAT_TERMS
     alone = depthwise or data.type.rank == w.type.rank
     inputs = w.shape[1] if alone else const(-(-int(w.shape[1].value) // terms) * terms)
+    shape = (w.shape[0], inputs, *w.shape[2:])
+    return _blocked_convolution(state, op, data, _padded(state, state.plain_form(w), shape), sums, depthwise)
+
+
+def _blocked_convolution(state: _Blocker, op: Convolution, data: Value, w: Value, sums: DType, depthwise: bool = False) -> Value:
+    """The convolution with its output channels in blocks. w: weights for all channels that `data` has."""
     outputs = -(-int(w.shape[0].value) // state.lanes) * state.lanes
-    weights = _padded(state, widen(state.g, state.plain_form(w)), (const(outputs), inputs, *w.shape[2:]))
+    weights = _padded(state, widen(state.g, w), (const(outputs), *w.shape[1:]))
     blocked = BlockedConvolution(op.strides, op.dilations, op.low, op.high, depthwise, state.lanes, sums)
     return cast(state.g, state.g.one(blocked, widen(state.g, data), weights), op.dtype)
 

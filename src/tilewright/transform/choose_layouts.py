@@ -30,6 +30,11 @@ class LayoutCost(Protocol):
         """Bringing a value from one layout into the other."""
         ...
 
+    def window_channels(self, node: Node) -> int:
+        """Channels, those of the image or more, with which pixels of a convolution of few channels are to lie side by side, so that one
+        axis of the reduction goes over pixels and channels (`window_rows.py`); 0 where the channels had better be apart."""
+        ...
+
 
 def plain_nodes(function: Function, starts: Callable[[Node], bool], cost: LayoutCost) -> frozenset[Node]:
     """The nodes that stay plain: of the convolutions for which `starts` holds and what follows them, those for which blocks do not pay."""

@@ -50,7 +50,8 @@ class CpuProductCost:
         tiles = [found for found in matrix_instructions(self.machine) if found.left is dtypes.bfloat16]
         if not tiles:
             return peaks.bf16
-        terms = node.inputs[1 - weights].shape[-1]
+        # of a contraction, or of the channels of a block; of a plain image those of a window's row
+        terms = node.inputs[1 if _along_rows(node) else 1 - weights].shape[-1]
         steps = tile_steps(int(terms.value), tiles[0]) if terms.is_const else None
         return peaks.f32 * PAIRS_BESIDE_TILES if steps is None else peaks.bf16 * TILES_REACH * steps / STEPS
 
@@ -77,7 +78,16 @@ def takes_pairs(node: Node, weights: int) -> bool:
         own, other = (letters.left, letters.right)[weights], (letters.left, letters.right)[1 - weights]
         ends = other[-1:] in letters.reduced and other[-1:] in own
         return ends and bool(letters.result) and letters.result[-1] in own and letters.result[-1] not in other
-    return isinstance(op, BlockedConvolution) and node.inputs[0].type.rank == node.inputs[1].type.rank + 1
+    return isinstance(op, BlockedConvolution) and (node.inputs[0].type.rank == node.inputs[1].type.rank + 1 or _along_rows(node))
+
+
+def _along_rows(node: Node) -> bool:
+    """Whether a convolution reads neighbours in a row of a plain image for one sum, in whole pairs."""
+    op = node.op
+    if not isinstance(op, BlockedConvolution) or op.depthwise or node.inputs[0].type.rank != node.inputs[1].type.rank:
+        return False
+    width = node.inputs[1].shape[-1]
+    return op.dilations[-1] == 1 and width.is_const and width.value % 2 == 0
 
 
 def multiply_adds(node: Node) -> float:

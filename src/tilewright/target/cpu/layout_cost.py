@@ -11,6 +11,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.typical import typical_dim
 from tilewright.machine.description import Machine, estimated_peaks
 from tilewright.target.cpu.dots import TILE_BYTES, matrix_instructions
+from tilewright.target.cpu.rules.matrix import tile_steps
 from tilewright.transform.block_channels import FEW
 
 # Multiply-adds that storing one vector of results across its lanes costs, where channels are the lanes of a plain result
@@ -64,6 +65,16 @@ class CpuLayoutCost:
             return arithmetic * along_channels
         row = prod(out[2:]) if prod(window) == 1 else out[-1]
         return arithmetic * min(along_channels, ALONG_ROWS * -(-row // lanes) * lanes / row)
+
+    def window_channels(self, node: Node) -> int:
+        """As few as fill whole steps of a tile instruction, where there is one for the factors."""
+        w = node.inputs[1].type
+        dtype = dtypes.bfloat16 if w.dtype is dtypes.float32 and self.speed > 1 else w.dtype
+        found = next((tile for tile in matrix_instructions(self.machine) if tile.right is dtype), None)
+        if found is None or not w.is_static:
+            return 0
+        channels, width = int(w.shape[1].value), int(w.shape[-1].value)
+        return next((n for n in range(channels, FEW + 1) if tile_steps(width * n, found) is not None), 0)
 
     def _tile_speed(self, node: Node) -> float:
         """How many times faster than products in float32 those by tile instructions are, of whose steps the channels of a block fill a

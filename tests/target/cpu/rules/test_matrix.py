@@ -208,6 +208,33 @@ def test_blocked_convolutions(lanes: int, window: int, stride: int, dilation: in
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("lanes", [16, 64])
+@pytest.mark.parametrize(("width", "stride", "side"), [(28, 8, 230), (20, 4, 101), (16, 16, 256), (44, 3, 75)])
+def test_windows_of_plain_rows(lanes: int, width: int, stride: int, side: int) -> None:
+    """Rows of a tile overlap in memory."""
+    zero = (const(0),) * 2
+    op = BlockedConvolution((2, stride), (1, 1), zero, zero, False, lanes, I32)
+    types = [tensor(U8, (2, 1, 9, side)), tensor(S8, (64, 1, 3, width))]
+    kernel = lower_group(function("c", types, lambda g, x, w: (g.one(op, x, w),)))
+    schedule = schedule_kernel(kernel, frozenset({1}), MACHINE)
+    lowered = lower(schedule.kernel)
+    assert "tdpbusd" in assembly(lowered)
+    x, w = extremes(U8, (2, 1, 9, side), 1), extremes(S8, (64, 1, 3, width), 2)
+    (want,) = op.reference((x, w))
+    (got,) = run(lowered, packed(kernel, schedule, [x, w]), code=code(lowered))
+    np.testing.assert_array_equal(got, want)
+
+
+def test_the_interpreter_agrees_on_windows_of_plain_rows() -> None:
+    op = BlockedConvolution((1, 4), (1, 1), (const(0),) * 2, (const(0),) * 2, False, 16, I32)
+    types = [tensor(U8, (1, 1, 2, 80)), tensor(S8, (16, 1, 2, 16))]
+    kernel = lower_group(function("c", types, lambda g, x, w: (g.one(op, x, w),)))
+    schedule = schedule_kernel(kernel, frozenset({1}), MACHINE)
+    x, w = extremes(U8, (1, 1, 2, 80), 1), extremes(S8, (16, 1, 2, 16), 2)
+    (got,) = interpret(schedule.kernel, packed(kernel, schedule, [x, w]))
+    np.testing.assert_array_equal(got, op.reference((x, w))[0])
+
+
 def test_without_tiles_the_same_kernel_is_one_of_dot_products() -> None:
     kernel, _, _ = product(64, 256, 64)
     plain = named_machine("icelake-server")
