@@ -23,7 +23,7 @@ from tilewright.support.settings import Settings
 from tilewright.target.cpu.layout_cost import CpuLayoutCost
 from tilewright.transform.window_rows import row_windows
 
-F32, U8, S8, I32 = dtypes.float32, dtypes.uint8, dtypes.int8, dtypes.int32
+F32, F16, BF16, U8, S8, I32 = dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.uint8, dtypes.int8, dtypes.int32
 N, W = size("N"), size("W", 8)
 TILES, PLAIN = named_machine("sapphirerapids"), named_machine("icelake-server")
 HAS_TILES = host().vector_bits == 512 and host().has("amx-int8", "amx-bf16")
@@ -51,12 +51,12 @@ def numbers(dtype: dtypes.DType, shape: Sequence[int]) -> Array:
     if dtype.is_integer:
         info = np.iinfo(dtype.numpy)
         return RNG.integers(info.min, info.max, tuple(shape), dtype.numpy, endpoint=True)
-    return (RNG.integers(-8, 9, tuple(shape)) / 8).astype(np.float32)  # exact in bfloat16, as are their products and sums
+    return (RNG.integers(-8, 9, tuple(shape)) / 8).astype(dtype.numpy)  # exact in bfloat16, as are their products and sums
 
 
 def model(case: Case, x: dtypes.DType, w: dtypes.DType, outputs: int = 32) -> Module:
     space, channels, window, *_ = case
-    op = operator(case, I32 if x.is_integer else F32)
+    op = operator(case, I32 if x.is_integer else x)
     weights = numbers(w, (outputs, channels, *window))
 
     def body(g: GraphBuilder, image: Value) -> Sequence[Value]:
@@ -107,6 +107,11 @@ def test_what_does_not_lie_side_by_side_stays() -> None:
         (TILES, F32, 4.0, 3, 4, 3),
         (TILES, F32, 4.0, 1, 8, 1),
         (TILES, F32, 1.0, 3, 7, 0),
+        (TILES, F32, 4.0, 1, 34, 0),
+        (TILES, F32, 4.0, 3, 10, 3),
+        (TILES, F16, 4.0, 3, 7, 4),
+        (TILES, BF16, 4.0, 3, 7, 4),
+        (TILES, BF16, 1.0, 3, 7, 0),
         (TILES, S8, 1.0, 3, 7, 4),
         (TILES, S8, 1.0, 1, 16, 1),
         (PLAIN, S8, 1.0, 3, 7, 0),
@@ -114,8 +119,8 @@ def test_what_does_not_lie_side_by_side_stays() -> None:
     ],
 )
 def test_so_many_channels_as_fill_steps(machine: Machine, dtype: dtypes.DType, speed: float, channels: int, width: int, want: int) -> None:
-    case = ((32, 32), channels, (width, width), (2, 2), (1, 1), (0, 0), (0, 0))
-    f = model(case, U8 if dtype is S8 else F32, dtype).main
+    case = ((32, 32), channels, (width, width), (2, 2), (1, 1), (width, width), (0, 0))
+    f = model(case, U8 if dtype is S8 else dtype, dtype).main
     node = next(node for node in walk_nodes(f.results) if isinstance(node.op, Convolution))
     assert CpuLayoutCost(machine, speed).window_channels(node) == want
 
@@ -155,6 +160,17 @@ def test_infinities_stay_in_windows_that_hold_them(case: str) -> None:
             np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
             np.testing.assert_array_equal(got[np.isfinite(want)], want[np.isfinite(want)])
         assert 0 < np.isfinite(want).mean() < 1
+
+
+def test_half_precision_models_go_the_same_way() -> None:
+    m = model(CASES["7x7 by 2"], F16, F16)
+    factors = [n.inputs[0].type.dtype for n in inner_nodes(optimise(m, TILES, SETTINGS).main) if isinstance(n.op, BlockedConvolution)]
+    assert factors == [dtypes.bfloat16]
+    machine = TILES if HAS_TILES else host()
+    of = compile_module(m, machine, SETTINGS)
+    image = numbers(F16, (2, 3, 37, 41))
+    (got,) = Executable(of.artifact, 1).run({m.input_names[0]: image}).values()
+    np.testing.assert_array_equal(got, interpret(m, [image])[0])
 
 
 def test_images_of_unknown_width() -> None:

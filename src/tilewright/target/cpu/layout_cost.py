@@ -10,8 +10,9 @@ from tilewright.graph.ops import Convolution
 from tilewright.ir import dtypes
 from tilewright.ir.typical import typical_dim
 from tilewright.machine.description import Machine, estimated_peaks
+from tilewright.target.cpu.bf16_cost import TILES_REACH
 from tilewright.target.cpu.dots import TILE_BYTES, matrix_instructions
-from tilewright.target.cpu.rules.matrix import tile_steps
+from tilewright.target.cpu.rules.matrix import STEPS, tile_steps
 from tilewright.transform.block_channels import FEW
 
 # Multiply-adds that storing one vector of results across its lanes costs, where channels are the lanes of a plain result
@@ -67,14 +68,25 @@ class CpuLayoutCost:
         return arithmetic * min(along_channels, ALONG_ROWS * -(-row // lanes) * lanes / row)
 
     def window_channels(self, node: Node) -> int:
-        """As few as fill whole steps of a tile instruction, where there is one for the factors."""
+        """As few as let the least number of tile instructions take the windows, where there are some for the factors, and the zeros do
+        not cost more than they gain."""
         w = node.inputs[1].type
-        dtype = dtypes.bfloat16 if w.dtype is dtypes.float32 and self.speed > 1 else w.dtype
+        floats = w.dtype.is_float
+        if not w.is_static or (floats and self.speed <= 1):
+            return 0
+        dtype = dtypes.bfloat16 if floats else w.dtype
         found = next((tile for tile in matrix_instructions(self.machine) if tile.right is dtype), None)
-        if found is None or not w.is_static:
+        if found is None:
             return 0
         channels, width = int(w.shape[1].value), int(w.shape[-1].value)
-        return next((n for n in range(channels, FEW + 1) if tile_steps(width * n, found) is not None), 0)
+        steps = {n: tile_steps(width * n, found) for n in range(channels, FEW + 1)}
+        products = {n: width * n // (found.factors * count) for n, count in steps.items() if count is not None}
+        best = min(products, key=products.__getitem__, default=0)
+        if best and floats:
+            peaks = estimated_peaks(self.machine)
+            used = width * channels / (products[best] * found.factors * STEPS)
+            return best if peaks.bf16 * TILES_REACH * used > peaks.f32 else 0
+        return best
 
     def _tile_speed(self, node: Node) -> float:
         """How many times faster than products in float32 those by tile instructions are, of whose steps the channels of a block fill a
