@@ -68,8 +68,8 @@ class CpuLayoutCost:
         return arithmetic * min(along_channels, ALONG_ROWS * -(-row // lanes) * lanes / row)
 
     def window_channels(self, node: Node) -> int:
-        """As few as let the least number of tile instructions take the windows, where there are some for the factors, and the zeros do
-        not cost more than they gain."""
+        """The number with which windows take the fewest tile instructions; 0 where there are none for the factors, or where the zeros cost
+        more than they gain."""
         w = node.inputs[1].type
         floats = w.dtype.is_float
         if not w.is_static or (floats and self.speed <= 1):
