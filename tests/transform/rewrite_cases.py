@@ -26,3 +26,9 @@ def before_and_after(cases: Mapping[str, str], apply: Callable[[Function], Funct
 def weights(*shape: int, seed: int = 0) -> np.ndarray:
     """Weights whose every value is a small multiple of 1/4."""
     return (np.random.default_rng(seed).integers(-8, 9, shape) / 4).astype(np.float32)
+
+
+def function(body: str, params: str, results: str = "y") -> Function:
+    """The function with these lines, parameters and results."""
+    lines = "\n".join(f"    {line.strip()}" for line in body.strip().splitlines())
+    return parse_function(f"def main({params}):\n{lines}\n    return {results}\n")

@@ -15,6 +15,7 @@ from tilewright.graph.node import Array, Node, Operator, Value
 from tilewright.graph.ops import Binary, BroadcastTo, Cast, Constant, Reduce, Reshape, Select, Unary, constant
 from tilewright.graph.ops.scalars import BINARY, UNARY, array_function
 from tilewright.ir.dtypes import DType
+from tilewright.transform.intervals import interval_of
 from tilewright.transform.match import array_of, binary_of, fn_of, made_by, number, unary_of, uniform
 from tilewright.transform.rewriting import Answer, Rewriter, Rules
 
@@ -331,7 +332,7 @@ _WIDER = {
 
 
 def cast_chain(r: Rewriter, node: Node) -> Answer:
-    """A cast to the same dtype goes; cast(cast(x)) -> cast(x) when the inner one keeps every value."""
+    """A cast to the same dtype goes; cast(cast(x)) -> cast(x) when the inner one keeps every value, or all that there are."""
     (x,) = node.inputs
     op: Operator = node.op
     assert isinstance(op, Cast)
@@ -341,7 +342,16 @@ def cast_chain(r: Rewriter, node: Node) -> Answer:
     if inner is None or "string" in (op.dtype.kind, x.node.inputs[0].type.dtype.kind):
         return None
     source = x.node.inputs[0]
-    return r.emit(Cast(op.dtype, op.saturate), source) if keeps_values(source.type.dtype, inner.dtype) else None
+    kept = keeps_values(source.type.dtype, inner.dtype) or (not r.is_shared(x) and _fits(source, inner.dtype))
+    return r.emit(Cast(op.dtype, op.saturate), source) if kept else None
+
+
+def _fits(x: Value, dtype: DType) -> bool:
+    """Whether the integers that there are, such as a quantization before its last cast, are values of an integer dtype."""
+    if not (x.type.dtype.is_integer and dtype.is_integer):
+        return False
+    found = interval_of(x)
+    return found is not None and dtype.lowest <= found.low and found.high <= dtype.highest
 
 
 RULES: Rules = {
