@@ -33,7 +33,7 @@ from tilewright.support.host_limits import usable_memory
 from tilewright.support.progress import NullProgress, Progress
 from tilewright.support.settings import Settings
 from tilewright.target.cpu.bf16_cost import CpuProductCost, direct_speed
-from tilewright.target.cpu.dots import activation_dtype
+from tilewright.target.cpu.dots import activation_dtype, rounds_bf16
 from tilewright.target.cpu.entry import RuntimeCheck, emit_entry
 from tilewright.target.cpu.groups import GroupCompiler
 from tilewright.target.cpu.layout_cost import CpuLayoutCost, block_sizes
@@ -43,6 +43,7 @@ from tilewright.target.cpu.rules.pairs_cost import CpuPairCost
 from tilewright.target.cpu.rules.winograd_cost import CpuConvolutionCost
 from tilewright.target.cpu.thread_pool import thread_pool_object
 from tilewright.transform.bf16_products import bf16_products
+from tilewright.transform.bf16_storage import bf16_storage
 from tilewright.transform.block_channels import best_lanes, block_channels
 from tilewright.transform.causal_masks import causal_masks
 from tilewright.transform.choose_winograd import choose_winograd
@@ -150,6 +151,14 @@ def graph_passes(machine: Machine, precision: str = "default") -> tuple[GraphPas
             lambda f: bf16_products(f, products),
             1,
             "layouts and algorithms are chosen, and weights have reached loops; before fusion, which takes roundings where they are made",
+            exact=False,
+            precision="bf16",
+        ),
+        GraphPass(
+            "bf16_storage",
+            lambda f: bf16_storage(f, machine.l2.size) if rounds_bf16(machine) else f,
+            1,
+            "it is known which products take bfloat16; before fusion, which takes roundings where they are made",
             exact=False,
             precision="bf16",
         ),

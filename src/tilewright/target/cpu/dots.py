@@ -137,3 +137,8 @@ def activation_dtype(machine: Machine) -> DType:
 def multiplies_bf16(machine: Machine) -> bool:
     """Whether an instruction takes bfloat16 factors."""
     return dot_instruction(machine, dtypes.bfloat16, dtypes.bfloat16) is not None
+
+
+def rounds_bf16(machine: Machine) -> bool:
+    """Whether one instruction rounds a vector of float32 to bfloat16."""
+    return machine.has("avx512bf16") and machine.has("avx512vl")

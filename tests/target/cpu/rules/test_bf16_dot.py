@@ -16,15 +16,16 @@ from tests.target.cpu.rules.test_dot import CASES, SIZES
 from tilewright.graph.ops import BlockedConvolution, Contract
 from tilewright.graph.ops.contraction import contract_arrays, parse_spec
 from tilewright.ir import dtypes
-from tilewright.ir.expr import const
+from tilewright.ir.expr import cast, const, load, var
 from tilewright.ir.types import bind_shape, tensor
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.lower.pipeline import lower
-from tilewright.kernel.nodes import Kernel
+from tilewright.kernel.nodes import Buffer, For, Kernel, Store
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.machine.targets import named_machine
 from tilewright.runtime.linker import LinkedCode, link
 from tilewright.target.cpu.codegen import generate
+from tilewright.target.cpu.dots import rounds_bf16
 from tilewright.target.cpu.llvm import LlvmOptions, compile_to_assembly, compile_to_object, llvm_target
 from tilewright.target.cpu.rules.choose import schedule_kernel
 from tilewright.transform.lower_groups import lower_group
@@ -47,7 +48,20 @@ def numbers(shape: tuple[int, ...], seed: int) -> Array:
 
 
 def emulated(text: str) -> str:
-    """The LLVM text with the instruction as exact multiplications, and additions: of the upper halves of words first."""
+    """The LLVM text with the instruction as exact multiplications, and additions: of the upper halves of words first. Roundings of vectors
+    to bfloat16 are integer operations."""
+    for lanes in sorted({int(n) for n in re.findall(r"fptrunc <(\d+) x float> \S+ to <\1 x bfloat>", text)}):
+        floats, words, codes, halves = (f"<{lanes} x {kind}>" for kind in ("float", "i32", "i16", "bfloat"))
+        one, most, sixteen, nan = (f"<{', '.join([f'i32 {n}'] * lanes)}>" for n in (1, 0x7FFF, 16, 0x7FC0))
+        steps = [
+            f"w = bitcast {floats} %x to {words}", f"u = lshr {words} %w, {sixteen}", f"o = and {words} %u, {one}",
+            f"m = add {words} %w, {most}", f"n = add {words} %m, %o", f"s = lshr {words} %n, {sixteen}",
+            f"t = fcmp uno {floats} %x, %x", f"c = select <{lanes} x i1> %t, {words} {nan}, {words} %s",
+            f"h = trunc {words} %c to {codes}", f"r = bitcast {codes} %h to {halves}",
+        ]  # fmt: skip
+        lines = [f"define internal {halves} @rounded{lanes}({floats} %x) alwaysinline {{", *(f"  %{step}" for step in steps)]
+        text = re.sub(rf"fptrunc {floats} (\S+) to {halves}", rf"call {halves} @rounded{lanes}({floats} \1)", text)
+        text += "\n".join([*lines, f"  ret {halves} %r", "}", ""])
     for bits in re.findall(r"declare .*@llvm\.x86\.avx512bf16\.dpbf16ps\.(\d+)", text):
         lanes = int(bits) // 32
         floats, words, halves = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{2 * lanes} x bfloat>"
@@ -133,3 +147,28 @@ def test_blocked_convolutions_take_pairs_of_channels(window: int, channels: int)
     (got,) = run(lowered, packed, code=code_for(lowered, "znver4"))
     (want,) = op.reference((x.astype(np.float32), w.astype(np.float32)))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [4, 16, 37])
+def test_one_instruction_rounds_vectors_where_subnormal_numbers_may_be_lost(count: int) -> None:
+    """Everything but subnormal numbers as by integer operations, which are what a cast of the model itself takes."""
+    target = named_machine("sapphirerapids")
+    i = var("i")
+    x, y = Buffer("x", F32, (const(count),)), Buffer("y", BF16, (const(count),))
+    kernel = Kernel("rounding", (x,), (y,), For(i, const(count), Store(y, (i,), cast(BF16, load(x, (i,)))), "vectorized"))
+    text = generate(kernel, target, flush=True)
+    assert "vcvtneps2bf16" in compile_to_assembly(text, llvm_target(target))
+    assert "vcvtneps2bf16" not in compile_to_assembly(generate(kernel, target), llvm_target(target))
+    native = rounds_bf16(host())
+    object_ = compile_to_object(text if native else emulated(generate(kernel, target, flush=True)), llvm_target(host()), LlvmOptions())
+    code = link([object_], {})
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 3.4e38, 1.00390625, 1.01171875, -1.00390625, 1.2e-38, 65504.0]
+    values = np.array([*special, *np.random.default_rng(0).standard_normal(count)], np.float32)
+    for start in range(0, values.size - count + 1, count):
+        part = values[start : start + count].copy()
+        (got,) = run(kernel, [part], code=code)
+        with np.errstate(over="ignore"):
+            want = part.astype(BF16.numpy)
+        known = ~np.isnan(part)
+        np.testing.assert_array_equal(got.view(np.uint16)[known], want.view(np.uint16)[known])
+        assert np.isnan(got.astype(np.float32)[~known]).all()

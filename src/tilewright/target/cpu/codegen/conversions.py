@@ -5,14 +5,14 @@ from __future__ import annotations
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, memory_type, number, splat_constant, value_type, vector
-from tilewright.target.cpu.codegen.narrow_floats import decode, encode, round_to
+from tilewright.target.cpu.codegen.narrow_floats import Native, decode, encode, round_to
 from tilewright.target.cpu.codegen.text import Function, Operand
 
 
-def from_memory(fn: Function, element: Operand, dtype: DType, lanes: int, native_half: bool) -> Operand:
+def from_memory(fn: Function, element: Operand, dtype: DType, lanes: int, native: Native) -> Operand:
     """A loaded element (or vector of them) as a value."""
     if is_narrow_float(dtype):
-        return decode(fn, element, dtype, lanes, native_half)
+        return decode(fn, element, dtype, lanes, native)
     if dtype.kind == "bool":
         return fn.op(f"icmp ne {vector('i8', lanes)} {element}, zeroinitializer" if lanes else f"icmp ne i8 {element}, 0")
     if dtype.is_integer and dtype.bits < 8:
@@ -20,16 +20,16 @@ def from_memory(fn: Function, element: Operand, dtype: DType, lanes: int, native
     return element
 
 
-def to_memory(fn: Function, value: Operand, dtype: DType, lanes: int, native_half: bool) -> Operand:
+def to_memory(fn: Function, value: Operand, dtype: DType, lanes: int, native: Native) -> Operand:
     """A value as the element that is stored."""
     if is_narrow_float(dtype):
-        return encode(fn, value, dtype, lanes, native_half)
+        return encode(fn, value, dtype, lanes, native)
     if memory_type(dtype) != value_type(dtype):
         return fn.op(f"zext {vector(value_type(dtype), lanes)} {value} to {vector(memory_type(dtype), lanes)}")
     return value
 
 
-def convert(fn: Function, value: Operand, source: DType, target: DType, lanes: int, native_half: bool, in_range: bool = False) -> Operand:
+def convert(fn: Function, value: Operand, source: DType, target: DType, lanes: int, native: Native, in_range: bool = False) -> Operand:
     """The value of `source` as `target`: floats to integers truncate towards zero, integers wrap, to bool is `!= 0`.
 
     Floats past the range of an integer: narrow integers take the low bits of the saturated int32, wider ones saturate; NaN gives 0.
@@ -52,7 +52,7 @@ def convert(fn: Function, value: Operand, source: DType, target: DType, lanes: i
     elif source_type != target_type:
         value = fn.op(f"{'fptrunc' if source is dtypes.float64 else 'fpext'} {source_type} {value} to {target_type}")
     if is_narrow_float(target) and not _holds(target, source):
-        value = round_to(fn, value, target, lanes, native_half)
+        value = round_to(fn, value, target, lanes, native)
     return value
 
 

@@ -272,7 +272,7 @@ class ExprEmitter:
             is_rounded = inner.op is Op.CALL and inner.attr == "round" and dtype is dtypes.float32 and e.dtype.bits <= 32
             if is_rounded and _is_clamped(inner.args[0], e):
                 return rounded_integer(fn, (self.vector if lanes else self.scalar)(inner.args[0]), e.dtype, lanes)
-            return convert(fn, args[0], dtype, e.dtype, lanes, self.style.native_half, _is_clamped(inner, e))
+            return convert(fn, args[0], dtype, e.dtype, lanes, self.style.native_floats, _is_clamped(inner, e))
         if op is Op.BITCAST:
             return self._bitcast(e, args[0], lanes)
         if op is Op.NOT:
@@ -289,7 +289,7 @@ class ExprEmitter:
                 fn, op, dtype, args[0], args[1], lanes, indexing=not self.facts.reads(e), native_max=self.style.native_max
             )
         if is_narrow_float(e.dtype) and op not in _EXACT and not (op is Op.CALL and e.attr in _EXACT_CALLS):
-            value = round_to(fn, value, e.dtype, lanes, self.style.native_half)
+            value = round_to(fn, value, e.dtype, lanes, self.style.native_floats)
         return value
 
     def _divide(self, e: Expr, args: list[Operand], lanes: int) -> Operand:
@@ -307,11 +307,11 @@ class ExprEmitter:
 
     def _bitcast(self, e: Expr, value: Operand, lanes: int) -> Operand:
         source, target = e.args[0].dtype, e.dtype
-        bits = to_memory(self.fn, value, source, lanes, self.style.native_half)
+        bits = to_memory(self.fn, value, source, lanes, self.style.native_floats)
         source_type, target_type = vector(memory_type(source), lanes), vector(memory_type(target), lanes)
         if source_type != target_type:
             bits = self.fn.op(f"bitcast {source_type} {bits} to {target_type}")
-        return from_memory(self.fn, bits, target, lanes, self.style.native_half)
+        return from_memory(self.fn, bits, target, lanes, self.style.native_floats)
 
     def shared_pointer(self, base: str, element: str, terms: list[tuple[Expr, int]], constant: int) -> str:
         """The pointer `terms` and `constant` elements past `base`, emitted once per scope."""

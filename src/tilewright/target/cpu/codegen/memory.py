@@ -76,7 +76,7 @@ def prefetch(em: ExprEmitter, stmt: Prefetch) -> None:
 
 def load_scalar(em: ExprEmitter, e: Expr) -> Operand:
     """The element, the same for all lanes."""
-    return from_memory(em.fn, raw_scalar(em, e), e.attr.dtype, 0, em.style.native_half)
+    return from_memory(em.fn, raw_scalar(em, e), e.attr.dtype, 0, em.style.native_floats)
 
 
 def raw_scalar(em: ExprEmitter, e: Expr) -> str:
@@ -89,7 +89,7 @@ def raw_scalar(em: ExprEmitter, e: Expr) -> str:
 
 def load_vector(em: ExprEmitter, e: Expr) -> Operand:
     """The elements of the lanes; zero bits in the lanes that are off, except from local buffers."""
-    return from_memory(em.fn, raw_vector(em, e), e.attr.dtype, em.lanes, em.style.native_half)
+    return from_memory(em.fn, raw_vector(em, e), e.attr.dtype, em.lanes, em.style.native_floats)
 
 
 def raw_vector(em: ExprEmitter, e: Expr) -> str:
@@ -113,7 +113,7 @@ def store_scalar(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], val
     """buffer[indices] = value, once."""
     terms, constant = em.offset(buffer, indices)
     pointer = address(em, buffer, list(terms), constant)
-    raw = to_memory(em.fn, value, buffer.dtype, 0, em.style.native_half)
+    raw = to_memory(em.fn, value, buffer.dtype, 0, em.style.native_floats)
     em.fn.do(f"store {memory_type(buffer.dtype)} {raw}, ptr {pointer}, align {buffer.dtype.bytes}")
 
 
@@ -123,7 +123,7 @@ def store_vector(em: ExprEmitter, buffer: Buffer, indices: tuple[Expr, ...], val
     uniform, stride, constant = by_lane(em, buffer, indices)
     element, align = memory_type(dtype), dtype.bytes
     type_, mask_type = vector(element, lanes), f"<{lanes} x i1>"
-    raw = to_memory(fn, value, dtype, lanes, em.style.native_half)
+    raw = to_memory(fn, value, dtype, lanes, em.style.native_floats)
     if stride == 1:
         pointer = address(em, buffer, uniform, constant)
         if em.mask is None or _is_owned(em, buffer, uniform, constant, 1):

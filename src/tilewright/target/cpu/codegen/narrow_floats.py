@@ -2,6 +2,7 @@
 
 Follows NumPy and ml_dtypes: round to nearest even, no saturation (past the greatest value comes infinity where the format has one, else
 NaN; float4e2m1, which has neither, gives its greatest value). Works on scalars (0 lanes) and vectors alike, without branches.
+`native`: dtypes of 16 bits to which an instruction rounds; that of bfloat16 takes subnormal numbers as 0, and keeps other NaN than 0x7fc0.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
@@ -18,6 +19,9 @@ from tilewright.target.cpu.codegen.llvm_types import memory_type, number, splat_
 from tilewright.target.cpu.codegen.text import Function, Operand
 
 F32_INFINITY, F32_NAN, F32_MAGNITUDE, F32_SIGN = 0x7F800000, 0x7FC00000, 0x7FFFFFFF, -0x80000000
+
+Native: TypeAlias = frozenset[DType]
+LEAST_LANES = 4  # of a vector that the instruction takes which rounds to bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +94,9 @@ class _Lanes:
         return self.fn.op(f"bitcast {self.whole} {whole} to {self.real}")
 
 
-def decode(fn: Function, bits: Operand, dtype: DType, lanes: int, native_half: bool) -> str:
+def decode(fn: Function, bits: Operand, dtype: DType, lanes: int, native: Native) -> str:
     """The `float` whose value the element `bits` (of `memory_type(dtype)`) has."""
-    if dtype is dtypes.float16 and native_half:
+    if dtype is dtypes.float16 and dtype in native:
         half = fn.op(f"bitcast {vector('i16', lanes)} {bits} to {vector('half', lanes)}")
         return fn.op(f"fpext {vector('half', lanes)} {half} to {vector('float', lanes)}")
     on = _Lanes(fn, lanes)
@@ -123,12 +127,16 @@ def decode(fn: Function, bits: Operand, dtype: DType, lanes: int, native_half: b
     return on.from_bits(wide)
 
 
-def round_to(fn: Function, value: Operand, dtype: DType, lanes: int, native_half: bool) -> str:
+def round_to(fn: Function, value: Operand, dtype: DType, lanes: int, native: Native) -> str:
     """The `float` value rounded to one that `dtype` has."""
     on = _Lanes(fn, lanes)
-    if dtype is dtypes.float16 and native_half:
+    if dtype is dtypes.float16 and dtype in native:
         half = fn.op(f"fptrunc {on.real} {value} to {vector('half', lanes)}")
         return fn.op(f"fpext {vector('half', lanes)} {half} to {on.real}")
+    if dtype in native and lanes >= LEAST_LANES:
+        brain = fn.op(f"fptrunc {on.real} {value} to {vector('bfloat', lanes)}")
+        code = fn.op(f"bitcast {vector('bfloat', lanes)} {brain} to {vector('i16', lanes)}")
+        return on.from_bits(on.integer("shl", fn.op(f"zext {vector('i16', lanes)} {code} to {on.whole}"), 16))
     bits = on.bits(value)
     magnitude = on.integer("and", bits, F32_MAGNITUDE)
     if dtype is dtypes.float8e8m0:
@@ -157,11 +165,11 @@ def round_to(fn: Function, value: Operand, dtype: DType, lanes: int, native_half
     return on.from_bits(on.choose(is_nan, F32_SIGN if form.specials == "none" else F32_NAN, wide))
 
 
-def encode(fn: Function, value: Operand, dtype: DType, lanes: int, native_half: bool) -> str:
+def encode(fn: Function, value: Operand, dtype: DType, lanes: int, native: Native) -> str:
     """The bits (of `memory_type(dtype)`) of a `float` that `dtype` holds exactly, as `round_to` gives."""
     on = _Lanes(fn, lanes)
     memory = vector(memory_type(dtype), lanes)
-    if dtype is dtypes.float16 and native_half:
+    if dtype is dtypes.float16 and dtype in native:
         half = fn.op(f"fptrunc {on.real} {value} to {vector('half', lanes)}")
         return fn.op(f"bitcast {vector('half', lanes)} {half} to {memory}")
     bits = on.bits(value)

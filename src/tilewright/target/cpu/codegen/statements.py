@@ -342,7 +342,7 @@ def _store_reduction(em: ExprEmitter, stmt: Store) -> None:
 def _combine(em: ExprEmitter, op: Op, dtype: DType, a: Operand, b: Operand, lanes: int) -> Operand:
     value = arithmetic.binary(em.fn, op, dtype, a, b, lanes, native_max=em.style.native_max)
     if is_narrow_float(dtype) and op not in (Op.MIN, Op.MAX):
-        value = round_to(em.fn, value, dtype, lanes, em.style.native_half)
+        value = round_to(em.fn, value, dtype, lanes, em.style.native_floats)
     return value
 
 

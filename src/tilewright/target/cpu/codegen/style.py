@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.ir import dtypes
+from tilewright.ir.dtypes import DType
 from tilewright.machine.description import Machine
-from tilewright.target.cpu.dots import DotInstruction, MatrixInstruction, dot_instructions, matrix_instructions
+from tilewright.target.cpu.dots import DotInstruction, MatrixInstruction, dot_instructions, matrix_instructions, rounds_bf16
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What emission needs to know of the machine. native_half: conversions between float16 and float32 are instructions.
+    """What emission needs to know of the machine. native_floats: dtypes of 16 bits to which one instruction rounds a float32.
     native_fma: so is a fused multiply-add. native_max: so is a maximum that propagates NaN. rough_reciprocal: so are 14 bits
     of 1 / x. vector_bits: of one register. dots: instructions that sum products of narrow integers. tiles: those that multiply tiles."""
 
-    native_half: bool
+    native_floats: frozenset[DType]
     native_fma: bool
     native_max: bool
     rough_reciprocal: bool
@@ -24,10 +26,13 @@ class Style:
     tiles: tuple[MatrixInstruction, ...]
 
 
-def style_of(machine: Machine) -> Style:
+def style_of(machine: Machine, flush: bool = False) -> Style:
+    """flush: numbers that are rounded to bfloat16 may be 0 where they are subnormal, as the instruction of x86 has it."""
     arm = machine.arch == "aarch64"
+    halves = {dtypes.float16} if arm or machine.has("f16c") else set()
+    pairs = {dtypes.bfloat16} if flush and rounds_bf16(machine) else set()
     return Style(
-        native_half=arm or machine.has("f16c"),
+        native_floats=frozenset(halves | pairs),
         native_fma=arm or machine.has("fma"),
         native_max=arm,
         rough_reciprocal=machine.has("avx512vl"),

@@ -152,7 +152,7 @@ def _in_lanes(em: ExprEmitter, tile: Tile, piece: Piece, column: int, given: dic
     else:
         em.enter_lanes(tile.rows.var, first, lanes, active)
         for load, raw in given.items():
-            em.give(load, from_memory(em.fn, raw, load.attr.dtype, lanes, em.style.native_half))
+            em.give(load, from_memory(em.fn, raw, load.attr.dtype, lanes, em.style.native_floats))
     emit()
     em.leave_level(mark)
     em.leave_lanes()
@@ -275,7 +275,7 @@ def _store_interleaved(em: ExprEmitter, tile: Tile, piece: Piece) -> None:
     vectors: list[Operand] = []
 
     def compute() -> None:
-        vectors.append(to_memory(em.fn, em.vector(tile.store.value), dtype, lanes, em.style.native_half))
+        vectors.append(to_memory(em.fn, em.vector(tile.store.value), dtype, lanes, em.style.native_floats))
 
     for column in range(count):
         _in_lanes(em, tile, piece, column, {}, compute)
