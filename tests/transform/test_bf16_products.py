@@ -16,7 +16,7 @@ from tilewright.frontend.onnx.importer import import_model
 from tilewright.frontend.onnx.loader import load_model
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Function, GraphBuilder, Module, Node, Value, walk_nodes
-from tilewright.graph.ops import BlockedConvolution, Constant, ConstantData, Contract, Convolution, Unary
+from tilewright.graph.ops import BlockedConvolution, Cast, Constant, ConstantData, Contract, Convolution, Unary
 from tilewright.graph.text import format_function
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, const, size
@@ -95,7 +95,7 @@ def test_weights_are_rounded_to_the_nearest_with_ties_to_even() -> None:
 def test_with_instructions_the_other_operand_is_rounded_too() -> None:
     assert format_function(bf16_products(function("main", [f32(N, 2)], layer), Always("operands"))) == (
         "def main(main0: float32[N, 2]):\n"
-        "    v0 = cast(main0, dtype=bfloat16)  # bfloat16[N, 2]\n"
+        "    v0 = cast(main0, dtype=bfloat16, may_flush=True)  # bfloat16[N, 2]\n"
         "    v1 = constant([1, 1, -3.5, 0.000999451], bfloat16[2, 2])  # bfloat16[2, 2]\n"
         '    v2 = contract(v0, v1, spec="mk,kn->mn", dtype=float32)  # float32[N, 2]\n'
         '    v3 = unary(v2, fn="exp")  # float32[N, 2]\n'
@@ -262,3 +262,12 @@ def test_models_with_pairs_stay_near_too(name: str, monkeypatch: pytest.MonkeyPa
     assert any("@pairs" in text for text in texts)
     for got, want in zip(run(m, inputs, of), interpret(m, inputs), strict=True):
         assert np.abs(got.astype(np.float64) - want).max() <= 0.03 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("precision", ["default", "bf16"])
+def test_casts_of_the_model_keep_subnormal_numbers(precision: str) -> None:
+    """Under a precision that rounds by an instruction which does not, too."""
+    m = module([f32(64)], lambda g, x: (g.one(Cast(BF16), x),))
+    x = np.resize(np.float32([2.0**-127, -(2.0**-130), 2.0**-133, 1.5 * 2.0**-133, 1.0]), 64)
+    (got,) = run(m, [x], compiled(m, host(), precision))
+    np.testing.assert_array_equal(got.view(np.uint16), x.astype(BF16.numpy).view(np.uint16))

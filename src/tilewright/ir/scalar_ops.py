@@ -56,10 +56,10 @@ INTRINSICS: dict[str, int] = {
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1,
     "exp_nonpositive": 1, "asinh": 1, "acosh": 1, "atanh": 1, "erf": 1, "sigmoid": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1,
     "isnan": 1, "isinf": 1, "pow": 2, "atan2": 2, "copysign": 2, "fma": 3, "popcount": 1, "reciprocal_normal": 1,
-    "dot2": 5, "dot4": 9,
+    "may_flush": 1, "dot2": 5, "dot4": 9,
 }  # fmt: skip
 # `exp_nonpositive` and `reciprocal_normal` are cheaper than exp and 1 / x, and promise nothing about other arguments. The second wants
-# those that are normal and have a normal reciprocal.
+# those that are normal and have a normal reciprocal. `may_flush` is its argument: whoever rounds it may take subnormal numbers for 0.
 BOOL_INTRINSICS = frozenset({"isnan", "isinf"})
 # those that cost as much as tens of multiplications: nothing computes them twice to save a store
 POLYNOMIALS = frozenset(

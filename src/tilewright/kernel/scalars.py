@@ -206,6 +206,7 @@ INTRINSIC_VALUES: dict[str, Callable[..., Any]] = {
     "copysign": math.copysign,
     "fma": _fma,
     "reciprocal_normal": _reciprocal,
+    "may_flush": float,
     "dot2": _dot,
     "dot4": _dot,
 }

@@ -92,7 +92,7 @@ def rounded_value(g: GraphBuilder, value: Value) -> Value:
     """The value in bfloat16; rounded in front of a reshape, next to the operator that computes it."""
     if isinstance(value.op, Reshape):
         return g.one(value.op, rounded_value(g, value.node.inputs[0]))
-    return g.one(Cast(dtypes.bfloat16), value)
+    return g.one(Cast(dtypes.bfloat16, may_flush=True), value)
 
 
 def rounded(data: ConstantData) -> ConstantData:

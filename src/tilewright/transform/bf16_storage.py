@@ -45,9 +45,7 @@ def bf16_storage(function: Function, near: int) -> Function:
         values = g.emit(op, *operands) if operands != list(inputs) or any(v in kept for v in node.values) else None
         if values is None or not any(v in kept for v in node.values):
             return values
-        return [
-            _widened(g, g.one(Cast(dtypes.bfloat16), new)) if value in kept else new for value, new in zip(node.values, values, strict=True)
-        ]
+        return [_rounded(g, new) if value in kept else new for value, new in zip(node.values, values, strict=True)]
 
     return rewrite_function(function, visit) if kept else function
 
@@ -122,6 +120,11 @@ def _stored(value: Value) -> Value | None:
     """What is stored of a value that this pass widened."""
     source = value.node.inputs[0] if isinstance(value.op, Cast) and value.type.dtype is dtypes.float32 else None
     return source if source is not None and source.type.dtype is dtypes.bfloat16 and source.type.rank >= 4 else None
+
+
+def _rounded(g: GraphBuilder, value: Value) -> Value:
+    """What is left of a value when it is stored."""
+    return _widened(g, g.one(Cast(dtypes.bfloat16, may_flush=True), value))
 
 
 def _widened(g: GraphBuilder, value: Value) -> Value:

@@ -23,6 +23,7 @@ from tilewright.target.cpu.math.accuracy import MAX_ULP, PERIODIC_LIMITS
 
 NATIVE = {
     "abs", "sqrt", "floor", "ceil", "round", "trunc", "isnan", "isinf", "copysign", "fma", "popcount", "dot2", "dot4", "reciprocal_normal",
+    "may_flush",
 }  # fmt: skip
 PERIODIC = ("sin", "cos", "tan")
 

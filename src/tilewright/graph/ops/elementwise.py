@@ -13,7 +13,7 @@ from tilewright.graph.ops.scalars import BINARY, UNARY, ScalarFunction, array_fu
 from tilewright.graph.shapes import broadcast_index, broadcast_shapes
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
-from tilewright.ir.expr import Expr, bitcast, select
+from tilewright.ir.expr import Expr, bitcast, call, select
 from tilewright.ir.types import TensorType
 from tilewright.kernel.builder import KernelBuilder, Tensor
 from tilewright.support.errors import TypeRuleError, UnsupportedDtypeError
@@ -129,11 +129,13 @@ class Select(Operator):
 class Cast(Operator):
     """Value conversion with ONNX semantics: floats truncate to integers (past their range as `scalar_ops.integer_of` says), integers wrap,
     anything to bool is `!= 0`. To 8-bit floats,
-    `saturate` clamps to the finite range (NaN stays); without it overflow gives the type's infinity or NaN."""
+    `saturate` clamps to the finite range (NaN stays); without it overflow gives the type's infinity or NaN.
+    `may_flush`: subnormal numbers may become 0, which instructions that round to bfloat16 do; for roundings that no model asked for."""
 
     name: ClassVar[str] = "cast"
     dtype: DType
     saturate: bool = True
+    may_flush: bool = False
 
     def infer(self, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         expect_inputs("cast", inputs, 1)
@@ -148,7 +150,10 @@ class Cast(Operator):
         (x,) = inputs
         if "string" in (x.dtype.kind, self.dtype.kind):
             raise UnsupportedDtypeError(f"cast from {x.dtype.name} to {self.dtype.name} can only be done at compile time")
-        return (k.compute("cast", x.shape, lambda *i: cast_scalar(x[i], self.dtype, self.saturate)),)
+        return (k.compute("cast", x.shape, lambda *i: cast_scalar(self._flushed(x[i]), self.dtype, self.saturate)),)
+
+    def _flushed(self, x: Expr) -> Expr:
+        return call("may_flush", x) if self.may_flush and x.dtype.is_float else x
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -192,8 +192,7 @@ def make_code(
     if settings.verify:
         for kernel in (defined, schedule.kernel, lowered):
             verify(kernel)
-    flush = settings.precision == "bf16"
-    text = generate(with_fields(lowered, name=PLACEHOLDER), machine, contract=not strict, turn=turn, flush=flush)
+    text = generate(with_fields(lowered, name=PLACEHOLDER), machine, contract=not strict, turn=turn)
     symbol = f"tw_{body.name[:40]}_{content_hash(text)[:16]}"
     ir = text.replace(PLACEHOLDER, symbol)
     index = {buffer.name: i for i, buffer in enumerate(defined.inputs)}

@@ -166,7 +166,7 @@ _NATIVE = {
 
 def is_native(name: str) -> bool:
     """Whether an intrinsic of the expressions is an instruction (or few) rather than a function to be expanded."""
-    return name in _NATIVE or name in ("abs", "rsqrt", "reciprocal_normal", "isnan", "isinf", "popcount")
+    return name in _NATIVE or name in ("abs", "rsqrt", "reciprocal_normal", "may_flush", "isnan", "isinf", "popcount")
 
 
 def call(fn: Function, e: Expr, args: list[Operand], lanes: int, *, native_fma: bool = True, rough_reciprocal: bool = False) -> Operand:
@@ -195,6 +195,8 @@ def call(fn: Function, e: Expr, args: list[Operand], lanes: int, *, native_fma: 
     if name == "isinf":
         magnitude = _intrinsic(fn, "fabs", dtype, tuple(args), lanes)
         return fn.op(f"fcmp oeq {type_} {magnitude}, {constant(float('inf'), dtype, lanes)}")
+    if name == "may_flush":
+        return args[0]
     if name == "reciprocal_normal":
         return _reciprocal(fn, dtype, args[0], lanes, rough_reciprocal)
     if name == "rsqrt":

@@ -26,7 +26,7 @@ from tilewright.target.cpu.codegen.text import Function, Operand
 
 _ZERO = const(0)
 _EXACT = frozenset({Op.MIN, Op.MAX, Op.SELECT, Op.LOAD, Op.CONST, Op.VAR, Op.CAST, Op.BITCAST})
-_EXACT_CALLS = frozenset({"abs", "floor", "ceil", "round", "trunc", "copysign"})
+_EXACT_CALLS = frozenset({"abs", "floor", "ceil", "round", "trunc", "copysign", "may_flush"})
 _DIVISIONS = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.TRUNCDIV, Op.TRUNCMOD})
 
 
@@ -272,7 +272,9 @@ class ExprEmitter:
             is_rounded = inner.op is Op.CALL and inner.attr == "round" and dtype is dtypes.float32 and e.dtype.bits <= 32
             if is_rounded and _is_clamped(inner.args[0], e):
                 return rounded_integer(fn, (self.vector if lanes else self.scalar)(inner.args[0]), e.dtype, lanes)
-            return convert(fn, args[0], dtype, e.dtype, lanes, self.style.native_floats, _is_clamped(inner, e))
+            flushes = inner.op is Op.CALL and inner.attr == "may_flush"
+            native = self.style.native_floats | self.style.flushed_floats if flushes else self.style.native_floats
+            return convert(fn, args[0], dtype, e.dtype, lanes, native, _is_clamped(inner, e))
         if op is Op.BITCAST:
             return self._bitcast(e, args[0], lanes)
         if op is Op.NOT:

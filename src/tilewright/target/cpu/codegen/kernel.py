@@ -41,15 +41,15 @@ PARALLEL_FOR = "tw_parallel_for"
 PARTS = 2  # of the scratch of tasks, for each core
 
 
-def generate(kernel: Kernel, machine: Machine, contract: bool = True, turn: Expr | None = None, flush: bool = False) -> str:
+def generate(kernel: Kernel, machine: Machine, contract: bool = True, turn: Expr | None = None) -> str:
     """The LLVM IR text of a lowered kernel (no blocks); see the module's docstring for its ABI. `contract`: products and sums of floats may
     become multiply-adds. `turn`: one of the kernel's sizes; when it is odd, each task of a parallel loop goes through its iterations
-    from the last to the first. `flush`: numbers that are rounded to bfloat16 may be 0 where they are subnormal.
+    from the last to the first.
 
     Raises UnsupportedDtypeError for complex numbers and strings, InternalError for a kernel that was not lowered.
     """
     module = Module(function_attributes(machine.vector_bits), contract)
-    _KernelEmitter(kernel, module, turn, machine, flush).run()
+    _KernelEmitter(kernel, module, turn, machine).run()
     return module.text()
 
 
@@ -114,11 +114,10 @@ def _uses(stmt: Stmt) -> _Uses:
 class _KernelEmitter:
     """The functions of one kernel."""
 
-    def __init__(self, kernel: Kernel, module: Module, turn: Expr | None, machine: Machine, flush: bool) -> None:
+    def __init__(self, kernel: Kernel, module: Module, turn: Expr | None, machine: Machine) -> None:
         self.kernel, self.module, self.facts, self.turn = kernel, module, Facts(ranges_of(kernel.body)), turn
         tiles = any(isinstance(stmt, For) and stmt.kind == "matrix" for stmt in walk_stmts(kernel.body))
-        style = style_of(machine, flush)
-        self.style = style if tiles else replace(style, tiles=())
+        self.style = style_of(machine) if tiles else replace(style_of(machine), tiles=())
         self.machine, self.cores = machine, machine.cores
         self.read_only = frozenset(kernel.inputs)
         self.shared = frozenset(buffer for pair in overwriting(kernel) for buffer in (kernel.inputs[pair[0]], kernel.outputs[pair[1]]))

@@ -13,10 +13,12 @@ from tilewright.target.cpu.dots import DotInstruction, MatrixInstruction, dot_in
 @dataclass(frozen=True, slots=True)
 class Style:
     """What emission needs to know of the machine. native_floats: dtypes of 16 bits to which one instruction rounds a float32.
+    flushed_floats: the same, with subnormal numbers as 0.
     native_fma: so is a fused multiply-add. native_max: so is a maximum that propagates NaN. rough_reciprocal: so are 14 bits
     of 1 / x. vector_bits: of one register. dots: instructions that sum products of narrow integers. tiles: those that multiply tiles."""
 
     native_floats: frozenset[DType]
+    flushed_floats: frozenset[DType]
     native_fma: bool
     native_max: bool
     rough_reciprocal: bool
@@ -26,13 +28,11 @@ class Style:
     tiles: tuple[MatrixInstruction, ...]
 
 
-def style_of(machine: Machine, flush: bool = False) -> Style:
-    """flush: numbers that are rounded to bfloat16 may be 0 where they are subnormal, as the instruction of x86 has it."""
+def style_of(machine: Machine) -> Style:
     arm = machine.arch == "aarch64"
-    halves = {dtypes.float16} if arm or machine.has("f16c") else set()
-    pairs = {dtypes.bfloat16} if flush and rounds_bf16(machine) else set()
     return Style(
-        native_floats=frozenset(halves | pairs),
+        native_floats=frozenset({dtypes.float16} if arm or machine.has("f16c") else ()),
+        flushed_floats=frozenset({dtypes.bfloat16} if rounds_bf16(machine) else ()),
         native_fma=arm or machine.has("fma"),
         native_max=arm,
         rough_reciprocal=machine.has("avx512vl"),

@@ -76,7 +76,7 @@ def is_movement(block: Block) -> bool:
     if not isinstance(block.body, Store):
         return False
     value = block.body.value
-    while value.op is Op.CAST:
+    while value.op is Op.CAST or (value.op is Op.CALL and value.attr == "may_flush"):
         value = value.args[0]
     return value.op in (Op.LOAD, Op.CONST)
 
