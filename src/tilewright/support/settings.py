@@ -185,7 +185,8 @@ class Settings:
         _choice("default", "strict", "bf16"),
         "Arithmetic of floating-point kernels. `default`: products and sums may contract to fused multiply-add, and reductions may be "
         "reassociated. `strict`: neither; each operation rounds once, in the order of the operator's definition. "
-        "`bf16`: as the default, and products by constant weights may take bfloat16 factors, where that is faster; sums stay float32.",
+        "`bf16`: as the default, and products by constant weights may take bfloat16 factors, and images be stored in bfloat16 between "
+        "kernels of convolutional networks, where that is faster; arithmetic on them stays float32.",
     )
     winograd: bool = _setting(
         True,

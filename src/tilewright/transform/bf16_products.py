@@ -6,8 +6,8 @@ are read, which is worth it where reading them takes longer than the arithmetic;
 
     contract(x, w)  ->  contract(x, bf16(w))  or  contract(bf16(x), bf16(w)),  in float32
 
-Everything else stays float32: products of two computed operands, depthwise and grouped convolutions, Winograd's algorithm, elementwise
-operators, norms, sums.
+Everything else stays float32 here: products of two computed operands, depthwise and grouped convolutions, Winograd's algorithm, elementwise
+operators, norms, sums. What is stored between kernels is up to `bf16_storage`, which comes next.
 """
 
 from __future__ import annotations
