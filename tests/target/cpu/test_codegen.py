@@ -107,17 +107,22 @@ def test_symbolic_strides_and_both_sides_of_a_mask() -> None:
 
 @pytest.mark.parametrize("op", [Op.LT, Op.LE])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_comparisons_of_the_lane_with_a_bound_known_while_running(op: Op, sign: int) -> None:
-    """Both comparisons, with the lane on either side, and bounds from before the first lane to past the last."""
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 1 << 40])
+def test_comparisons_of_the_lane_with_a_bound_known_while_running(op: Op, sign: int, step: int) -> None:
+    """Both comparisons, with the lane or a multiple of it on either side, and bounds from before the first lane to past the last."""
     y = tensor("y", int32, N, 24)
-    bound = U - 3
-    sides = (V, bound) if sign > 0 else (bound, V)
+    scale = max(step >> 5, 1)  # of the bounds
+    bound = (U - 3) * scale
+    sides = (V * step, bound) if sign > 0 else (bound, V * step)
     choice = select(binary(op, *sides), const(1, int32), const(0, int32))
     kernel = Kernel("compare", (), (y,), For(U, N, For(V, const(24), Store(y, (U, V), choice), "vectorized")), (N,))
-    (got,) = run(kernel, [], {N: 40})
-    lanes, bounds = np.arange(24)[None, :], np.arange(40)[:, None] - 3
+    rows = 24 * step // scale + 12
+    (got,) = run(kernel, [], {N: rows})
+    lanes, bounds = np.arange(24)[None, :] * step, (np.arange(rows)[:, None] - 3) * scale
     a, b = (lanes, bounds) if sign > 0 else (bounds, lanes)
     np.testing.assert_array_equal(got, a < b if op is Op.LT else a <= b)
+    if step == 7:
+        assert not re.search(r"mul <\d+ x i64>", generate(kernel, host()))
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4, 5, -1, -2])

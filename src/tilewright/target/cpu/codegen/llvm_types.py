@@ -69,9 +69,9 @@ def splat_constant(value: Operand, type_: str, lanes: int) -> str:
 
 
 @cache
-def lane_numbers(type_: str, lanes: int, first: int = 0) -> str:
-    """The constant `<first, first + 1, ...>`."""
-    return "<" + ", ".join(f"{type_} {first + lane}" for lane in range(lanes)) + ">"
+def lane_numbers(type_: str, lanes: int, first: int = 0, step: int = 1) -> str:
+    """The constant `<first, first + step, ...>`."""
+    return "<" + ", ".join(f"{type_} {first + lane * step}" for lane in range(lanes)) + ">"
 
 
 @cache

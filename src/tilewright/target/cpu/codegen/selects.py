@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tilewright.target.cpu.codegen.expressions import ExprEmitter
 
 BRANCH_COST = 40  # operations in a side of a scalar select beyond which a branch is cheaper than computing both sides
+FARTHEST_LANE = 1 << 30  # multiple of a lane's number that is compared in 32 bits
 ALL_LANES = "splat (i1 true)"
 NO_LANES = "zeroinitializer"
 
@@ -28,7 +29,7 @@ def some_lanes(on: list[bool]) -> str:
 
 
 def compare_lanes(em: ExprEmitter, e: Expr) -> Operand | None:
-    """A comparison of the lane's number with a bound that is equal in all lanes, done in 32 bits; None where `e` is another one."""
+    """A comparison of (a multiple of) the lane's number with a bound that is equal in all lanes, in 32 bits; None where `e` is another."""
     terms, constant = em.facts.difference(*e.args)
     varying = [(t, c) for t, c in terms if em.varies(t)]
     if len(varying) != 1 or varying[0][0] is not em.axis:
@@ -37,19 +38,20 @@ def compare_lanes(em: ExprEmitter, e: Expr) -> Operand | None:
     rest = memory.total(em, [(t, c) for t, c in terms if t is not em.axis], constant + sign * em.first)
     if type(rest) is int:
         return some_lanes([sign * lane + rest < int(e.op is Op.LE) for lane in range(em.lanes)])
-    if abs(sign) != 1:
+    step = abs(sign)
+    if step > FARTHEST_LANE // em.lanes:
         return None
-    # sign * lane + rest < 0 or <= 0: with the sign +, lane < bound; with -, lane >= bound.
+    # sign * lane + rest < 0 or <= 0: where sign is positive, step * lane < bound; else step * lane >= bound.
     closed = int(e.op is Op.LE)
     if sign > 0:
         bound = arithmetic.binary(em.fn, Op.SUB, dtypes.int64, closed, rest, 0, indexing=True)
     else:
         bound = rest if closed else arithmetic.binary(em.fn, Op.ADD, dtypes.int64, rest, 1, 0, indexing=True)
     bound = arithmetic.binary(em.fn, Op.MAX, dtypes.int64, bound, 0, 0)
-    bound = arithmetic.binary(em.fn, Op.MIN, dtypes.int64, bound, em.lanes, 0)
+    bound = arithmetic.binary(em.fn, Op.MIN, dtypes.int64, bound, step * em.lanes, 0)
     narrow = em.splat(em.fn.op(f"trunc i64 {bound} to i32"), "i32")
     how = "ult" if sign > 0 else "uge"
-    return em.fn.op(f"icmp {how} <{em.lanes} x i32> {lane_numbers('i32', em.lanes)}, {narrow}")
+    return em.fn.op(f"icmp {how} <{em.lanes} x i32> {lane_numbers('i32', em.lanes, step=step)}, {narrow}")
 
 
 def emit_select(em: ExprEmitter, e: Expr, lanes: int) -> Operand:
