@@ -10,13 +10,14 @@ from tilewright.graph.ops import BlockedConvolution, Contract
 from tilewright.graph.ops.contraction import parse_spec
 from tilewright.ir import dtypes
 from tilewright.machine.description import Machine, estimated_peaks
-from tilewright.target.cpu.dots import matrix_instructions, multiplies_bf16
+from tilewright.target.cpu.dots import matrix_instructions, multiplies_bf16, rounds_bf16
 from tilewright.target.cpu.rules.matrix import STEPS, tile_steps
 from tilewright.target.cpu.rules.structure import extent_value
 from tilewright.transform.bf16_products import Form
 
 WIDENING = 2.0  # vector operations that make a vector of bfloat16 in memory one of float32
-ROUNDING = 16.0  # operations that round one number to bfloat16
+ROUNDING = 16.0  # operations that round one number to bfloat16, where no instruction does
+ROUNDED = 1.0  # where one does
 TILE_ROWS = 8.0  # rows that share it, where there are so many
 PAIRS_BESIDE_TILES = 0.6  # times the rate of float32 at which processors with tile instructions add pairs of products in vectors
 TILES_REACH = 0.5  # of their peak, beside loads and stores of tiles
@@ -40,7 +41,8 @@ class CpuProductCost:
         if form == "weights":
             computing *= 1 + WIDENING / min(rows, TILE_ROWS)
         if form == "operands":
-            computing += ROUNDING * prod(max(extent_value(dim), 1) for dim in node.inputs[1 - weights].shape) / peaks.f32
+            rounding = ROUNDED if rounds_bf16(self.machine) else ROUNDING
+            computing += rounding * prod(max(extent_value(dim), 1) for dim in node.inputs[1 - weights].shape) / peaks.f32
         reading = held * 4 / self.bandwidth(resident) if form == "float32" else held * 2 / self.bandwidth(resident // 2)
         return max(computing, reading) + (1 - HIDDEN) * min(computing, reading)
 
