@@ -28,7 +28,12 @@ def weights(*shape: int, seed: int = 0) -> np.ndarray:
     return (np.random.default_rng(seed).integers(-8, 9, shape) / 4).astype(np.float32)
 
 
-def function(body: str, params: str, results: str = "y") -> Function:
-    """The function with these lines, parameters and results."""
+def text_of(body: str, params: str, results: str = "y") -> str:
+    """The text of a function with these lines, parameters and results."""
     lines = "\n".join(f"    {line.strip()}" for line in body.strip().splitlines())
-    return parse_function(f"def main({params}):\n{lines}\n    return {results}\n")
+    return f"def main({params}):\n{lines}\n    return {results}\n"
+
+
+def function(body: str, params: str, results: str = "y") -> Function:
+    """The function of `text_of`."""
+    return parse_function(text_of(body, params, results))

@@ -16,6 +16,7 @@ from tilewright.graph.node import Function, GraphBuilder, Value, walk_nodes
 from tilewright.graph.ops import Binary, BlockedConvolution, Cast, Concat, Reduce, Unary, WindowReduce, constant
 from tilewright.ir import dtypes
 from tilewright.ir.expr import const
+from tilewright.ir.types import tensor
 from tilewright.target.cpu.dots import rounds_bf16
 from tilewright.transform.bf16_storage import bf16_storage
 from tilewright.transform.verify import verify_function
@@ -129,3 +130,18 @@ def test_only_machines_that_round_by_an_instruction_store_so() -> None:
     assert not rounds_bf16(plain)
     before = block(residual)
     assert run(before) is before
+
+
+def test_what_is_no_image_stays_float32() -> None:
+    """Tensors of as many axes beside the images of one model: scores of an attention, values of its own that are bfloat16."""
+    halves = tensor(BF16, IMAGE)
+
+    def body(g: GraphBuilder, x: Value, y: Value, z: Value) -> list[Value]:
+        scores = g.one(Unary("exp"), y)
+        wide = g.one(Cast(F32), z)
+        return [residual(g, relu(g, product(g, x))), doubled(g, scores), g.one(Cast(BF16), scores), depthwise(g, wide)]
+
+    before = function("main", [f32(*IMAGE), f32(*IMAGE), halves], body)
+    after = bf16_storage(before, 0)
+    assert after is not before
+    assert after.results[1:] == before.results[1:]

@@ -65,6 +65,17 @@ def test_deep_values_are_not_followed_for_ever() -> None:
     assert interval_of(program.results[0]) == Interval(-(2.0**31), 2.0**31 - 1)
 
 
+def test_operands_that_are_shared_are_followed_once() -> None:
+    """And a number that underflows lies in its interval."""
+    doubled = "\n".join(f'v{i + 1} = binary(v{i}, v{i}, fn="add")' for i in range(14))
+    program = function(f"v0 = cast(x, dtype=int32)\n{doubled}\ny = cast(v14, dtype=int32)", "x: uint8[4]")
+    assert interval_of(program.results[0]) == Interval(0.0, 255.0 * 2**14)
+    small = "w = cast(x, dtype=float32)\na = constant(1e-30, float32[()])\nc = constant(1e30, float32[()])\nm = constant(1.0, float32[()])"
+    body = f'{small}\nv = binary(w, m, fn="max")\nu = binary(v, a, fn="mul")\nt = binary(u, a, fn="mul")\n'
+    found = interval_of(function(body + 's = binary(t, c, fn="mul")\ny = binary(s, c, fn="mul")', "x: uint8[4]").results[0])
+    assert found is None or found.low <= 0.0
+
+
 QUANTIZED = """
 a = constant({low}, float32[()])
 b = constant({high}, float32[()])

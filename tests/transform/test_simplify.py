@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.transform.rewrite_cases import before_and_after
+from tests.transform.rewrite_cases import before_and_after, text_of
 from tilewright.graph.interpreter import interpret
 from tilewright.graph.node import Array, Value, walk_nodes
 from tilewright.graph.ops import Constant
@@ -24,8 +24,7 @@ Golden = Callable[[str, str], None]
 
 def one(body: str, params: str = "x: float32[N, 4]") -> str:
     """A function whose result is the value `y` of its body."""
-    lines = "\n".join(f"    {line.strip()}" for line in body.strip().splitlines())
-    return f"def main({params}):\n{lines}\n    return y\n"
+    return text_of(body, params)
 
 
 def simplified(body: str, params: str = "x: float32[N, 4]") -> Value:

@@ -141,4 +141,4 @@ def multiplies_bf16(machine: Machine) -> bool:
 
 def rounds_bf16(machine: Machine) -> bool:
     """Whether one instruction rounds a vector of float32 to bfloat16."""
-    return machine.has("avx512bf16") and machine.has("avx512vl")
+    return machine.has("avx512bf16", "avx512vl")
