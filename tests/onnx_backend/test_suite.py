@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
-from tests.onnx_backend.cases import load_cases
+from tests.onnx_backend.cases import load_cases, settled
 from tests.onnx_backend.records import SUMMARY, read_failing
 from tests.onnx_backend.run import main
 from tests.onnx_backend.suite import FAULTS, Result, run_suite
+from tilewright.ir import dtypes
+from tilewright.ir.scalar_ops import integer_of
 
 # The others are run by `python -m tests.onnx_backend.run`. Offsets differ, so that the variants meet different cases.
 SAMPLES = {"static": (0, 16, {}), "symbolic": (7, 32, {}), "unoptimised": (3, 48, {"opt_level": 0})}
@@ -38,6 +41,18 @@ def test_exactly_the_cases_that_are_not_listed_pass(sample: str) -> None:
     results = run_suite(list(load_cases())[start::step], [variant], settings=settings)
     assert len(results) > 30
     assert unexpected(results, variant) == []
+
+
+@pytest.mark.parametrize("target", [dtypes.int4, dtypes.uint4, dtypes.int2, dtypes.uint2], ids=str)
+@pytest.mark.parametrize("outside", [0, -1])
+def test_casts_past_the_range_are_expected_as_documented(target: dtypes.DType, outside: int) -> None:
+    """Whatever ml_dtypes makes of such numbers; the others are those of onnx, right or wrong."""
+    x = np.array([-9.5, -2.0, 1.5, 9.0, 300.0, np.nan], np.float16)
+    inside = (np.trunc(x) >= target.lowest) & (np.trunc(x) <= target.highest)
+    given = np.where(inside, 1, outside).astype(np.int8).astype(target.numpy)
+    got = settled(x, given).astype(np.int8)
+    assert (got[inside] == 1).all()
+    assert got[~inside].tolist() == [integer_of(float(number), target) for number in x[~inside]]
 
 
 def summary() -> dict[str, Any]:
