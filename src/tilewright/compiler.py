@@ -56,6 +56,7 @@ from tilewright.transform.fuse import fuse, isolate
 from tilewright.transform.inline_calls import inline_calls
 from tilewright.transform.integer_products import integer_products
 from tilewright.transform.merge_rows import merge_rows
+from tilewright.transform.narrow_storage import narrow_storage
 from tilewright.transform.narrow_weights import narrow_weights
 from tilewright.transform.pair_convolutions import pair_convolutions
 from tilewright.transform.phase_convolutions import phase_convolutions
@@ -168,6 +169,13 @@ def graph_passes(machine: Machine, precision: str = "default") -> tuple[GraphPas
             lambda f: merge_rows(f, machine.lanes(32)),
             2,
             "nothing moves or looks at axes from here on, products find what follows them, and what is not blocked stays so",
+        ),
+        GraphPass(
+            "narrow_storage",
+            narrow_storage,
+            2,
+            "just before fusion, which stores what meets another product, and after the last simplification, which would undo it",
+            setting="fusion",
         ),
         GraphPass("fuse", fuse, 2, "last: groups are final, nothing may look inside afterwards", setting="fusion"),
         GraphPass("isolate", isolate, 0, "what is in no group yet gets one of its own: everything, where fusion is off"),

@@ -60,6 +60,10 @@ def residual(g: GraphBuilder, x: Value) -> Value:
     return g.one(Binary("add"), product(g, x, 4), x)
 
 
+def joined_by_sum(g: GraphBuilder, x: Value) -> Value:
+    return g.one(Binary("add"), x, product(g, held(g, *IMAGE, seed=8), 4))
+
+
 def doubled(g: GraphBuilder, x: Value) -> Value:
     return g.one(Binary("add"), x, x)
 
@@ -83,6 +87,7 @@ CASES: dict[str, tuple[tuple[Use, ...], int, bool]] = {
     "a pool": ((pooled,), 0, True),
     "a far depthwise convolution": ((depthwise,), 0, True),
     "a near depthwise convolution": ((depthwise,), 1 << 30, False),
+    "another product's sum": ((joined_by_sum,), 1 << 30, True),
     "elementwise operators, which are in its own kernel": ((doubled,), 0, False),
     "a mean": ((mean,), 0, False),
     "a product and a mean": ((product, mean), 0, False),

@@ -20,6 +20,7 @@ from tilewright.graph.node import Function, GraphBuilder, Node, Value, rewrite_f
 from tilewright.graph.ops import Binary, BlockedConvolution, Cast, Concat, Select, Unary, WindowReduce
 from tilewright.ir import dtypes
 from tilewright.ir.typical import typical_dim
+from tilewright.transform.narrow_storage import second_products
 
 ELEMENTWISE = (Binary, Unary, Select)
 
@@ -61,7 +62,7 @@ def _multiplies_bf16(node: Node) -> bool:
     return isinstance(node.op, BlockedConvolution) and all(value.type.dtype is dtypes.bfloat16 for value in node.inputs)
 
 
-def _kept(function: Function, users: Mapping[Node, Sequence[Node]], near: int) -> set[Value]:
+def _kept(function: Function, users: Mapping[Node, list[Node]], near: int) -> set[Value]:
     """The values that are stored in bfloat16."""
     found = {
         value
@@ -74,8 +75,11 @@ def _kept(function: Function, users: Mapping[Node, Sequence[Node]], near: int) -
         if not mixed:
             break
         found -= mixed
+    handed_on = second_products(users)
     return {
-        value for value in found if not isinstance(value.op, Concat) and any(_reads_memory(value, user, near) for user in users[value.node])
+        value
+        for value in found
+        if not isinstance(value.op, Concat) and (value in handed_on or any(_reads_memory(value, user, near) for user in users[value.node]))
     }
 
 

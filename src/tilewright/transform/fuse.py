@@ -14,7 +14,7 @@ Whether an operator is injective, what it reads point by point and what it costs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.graph.in_place import is_in_place, picked_axis
@@ -130,11 +130,11 @@ def _joins(node: Node, pattern: Pattern, group: Group, users: dict[Node, list[No
     feeds_core = _reaches(node, core, group)
     if not feeds_core:
         # a second product of the group that ends in a narrower dtype is stored in that, by a kernel of its own
-        return all(_reads_once(node, user) or pattern.cheap for user in readers) and not (_narrows(node) and _ends_a_product(node, users))
+        return all(_reads_once(node, user) or pattern.cheap for user in readers) and not (_narrows(node) and ends_a_product(node, users))
     if isinstance(core.op, PRODUCTS):
         absorbed = pattern.movement and node.types[0].count is not const(1) and _keeps_rows(node) and not _strides_lanes(node, core)
         return (absorbed or isinstance(node.op, WidenWeights)) and all(user is core for user in readers)
-    return pattern_of(core).blocks == 1 and pattern.cheap and not _ends_a_product(node, users)
+    return pattern_of(core).blocks == 1 and pattern.cheap and not ends_a_product(node, users)
 
 
 def _narrows(node: Node) -> bool:
@@ -143,7 +143,7 @@ def _narrows(node: Node) -> bool:
     return any(value.shape == result.shape and value.type.dtype.bits > result.dtype.bits for value in node.inputs)
 
 
-def _ends_a_product(node: Node, users: dict[Node, list[Node]]) -> bool:
+def ends_a_product(node: Node, users: Mapping[Node, list[Node]]) -> bool:
     """The node, point by point, finishes a contraction or convolution that nobody else reads: it is worth more as its epilogue."""
     members = {node}
     grown = True
