@@ -87,6 +87,10 @@ class ExprEmitter:
         self._varying[e] = True
         self._keep(self._vectors, e, value)
 
+    def keep_scalar(self, e: Expr, value: Operand) -> None:
+        """Says what `e`, equal in all lanes, is in the current scope."""
+        self._keep(self._scalars, e, value)
+
     def _place(self, variable: Expr) -> None:
         if self._depth.get(variable, self.level) != self.level:
             self._depths = {}

@@ -12,6 +12,7 @@ from tilewright.ir.traverse import depends_on
 from tilewright.kernel.nodes import For, If, Let, Prefetch, Seq, Stmt, Store, While, walk_stmts
 from tilewright.support.errors import InternalError
 from tilewright.target.cpu.codegen import arithmetic, matrix, memory, transposition
+from tilewright.target.cpu.codegen.counters import Counter, Counters
 from tilewright.target.cpu.codegen.expressions import ExprEmitter
 from tilewright.target.cpu.codegen.facts import Facts
 from tilewright.target.cpu.codegen.llvm_types import is_narrow_float, shuffle_mask, value_type, vector
@@ -102,9 +103,17 @@ def _emit_for(cx: Context, loop: For) -> None:
     emit_loop(em, loop, 0, extent, lambda: emit(cx, loop.body))
 
 
-def emit_loop(em: ExprEmitter, loop: For, begin: Operand, end: Operand, body: Callable[[], None], backwards: Operand | None = None) -> None:
-    """for loop.var in [begin, end): body, from the last to the first where the i1 `backwards` is true. The test is at the bottom; above
-    it only where the range may be empty.
+def emit_loop(
+    em: ExprEmitter,
+    loop: For,
+    begin: Operand,
+    end: Operand,
+    body: Callable[[], None],
+    backwards: Operand | None = None,
+    counters: tuple[Counter, ...] = (),
+) -> None:
+    """for loop.var in [begin, end): body, from the last to the first where the i1 `backwards` is true, else with `counters`. The test is at
+    the bottom; above it only where the range may be empty.
 
     LLVM unrolls innermost loops by its own judgement, and of those around them only short ones: copies of nests gain nothing.
     """
@@ -116,11 +125,14 @@ def emit_loop(em: ExprEmitter, loop: For, begin: Operand, end: Operand, body: Ca
         enter = fn.label("enter")
         fn.branch(fn.op(f"icmp slt i64 {begin}, {end}"), enter, exit_)
         fn.start(enter)
+    mark = em.mark()
+    counted = Counters()
+    counted.before(em, counters, variable, begin)
     head, before = fn.label("loop"), fn.block
     fn.jump(head)
     fn.start(head)
     phi = fn.phi_later()
-    mark = em.mark()
+    counted.head(em)
     em.level += 1
     position = phi[0]
     if backwards is not None:
@@ -128,9 +140,11 @@ def emit_loop(em: ExprEmitter, loop: For, begin: Operand, end: Operand, body: Ca
         mirrored = fn.op(f"add i64 {both}, {complement}")  # begin + end - 1 - the counter
         position = fn.op(f"select i1 {backwards}, i64 {mirrored}, i64 {phi[0]}")
     em.bind(variable, position, nonnegative=True)
+    counted.bind(em)
     body()
     em.level -= 1
     em.leave(mark)
+    counted.step(em, variable, before)
     following = fn.op(f"add nuw nsw i64 {phi[0]}, 1")
     fn.set_phi(phi, "i64", ((begin, before), (following, fn.block)))
     short = type(end) is int and type(begin) is int and end - begin <= SHORT_LOOP
