@@ -53,3 +53,12 @@ def test_a_sum_that_is_stored_step_by_step_replaces_nothing() -> None:
         return x[i, j] * w[r, j]
 
     assert overwriting(lower(k.finish([k.reduce("z", (8, 8), (8,), term, "sum")]))) == ()
+
+
+def test_sides_of_images_that_are_known_while_running_are_no_parts_of_a_loop() -> None:
+    side = (size("image", 1) + 1) // 2
+    k = KernelBuilder("k")
+    x, y = k.input("x", dtypes.float32, (N, 2, side, side, 16)), k.input("y", dtypes.float32, (N, 2, 16))
+    s = Schedule.of(k.finish([k.compute("z", (N, 2, side, side, 16), lambda n, c, h, w, v: x[n, c, h, w, v] * y[n, c, v])]))
+    s, _ = s.fuse(*s.loops_of("z")[:-1])
+    assert overwriting(lower(s.kernel)) == ((0, 0),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.expr import Expr
 from tilewright.ir.scalar_ops import Op
-from tilewright.ir.traverse import walk
+from tilewright.ir.traverse import variables_in, walk
 from tilewright.kernel.nodes import Buffer, For, Kernel, Stmt, Store, While, children, loads, own_exprs
 
 _Loops = tuple[For | While, ...]
@@ -30,9 +30,9 @@ def overwriting(kernel: Kernel) -> tuple[tuple[int, int], ...]:
             visit(child, inner)
 
     visit(kernel.body, ())
-    found = []
+    found, sizes = [], frozenset(kernel.sizes)
     for o, output in enumerate(kernel.outputs):
-        if not stores[output] or not all(_once(store, around) for store, around in stores[output]) or output in readers:
+        if not stores[output] or not all(_once(store, around, sizes) for store, around in stores[output]) or output in readers:
             continue
         own = dict.fromkeys(store for store, _ in stores[output])
         for i, source in enumerate(kernel.inputs):
@@ -42,11 +42,12 @@ def overwriting(kernel: Kernel) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _once(store: Store, around: _Loops) -> bool:
+def _once(store: Store, around: _Loops, sizes: frozenset[Expr]) -> bool:
     parts = set(walk(*store.indices))
     if any(
         e.op in (Op.MIN, Op.MAX, Op.LOAD, Op.SELECT) or (e.op is Op.FLOORDIV and not _keeps_rest(e.args[0], e.args[1], parts))
         for e in parts
+        if e.op is Op.LOAD or not variables_in(e) <= sizes  # others are the same everywhere: the sides of an image, halved
     ):
         return False
     return all(isinstance(loop, For) and (_single(loop.extent) or loop.var in parts) for loop in around)
