@@ -15,7 +15,7 @@ from tilewright.fuzzing.primitives import Drawn, cost, step
 from tilewright.graph.interpreter import Interpreter, Sizes
 from tilewright.graph.node import Function, Module, Node, walk_nodes
 from tilewright.graph.ops import Constant, Fused
-from tilewright.kernel.interpreter import bind_sizes
+from tilewright.kernel.interpreter import bind_sizes, shaped
 from tilewright.kernel.interpreter import interpret as run_kernel
 from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.schedule.given import GivenSchedule, GivenSchedules, kernel_hash
@@ -198,11 +198,12 @@ def check_schedule(kernel: Kernel, s: Schedule, operands: Sequence[Array], resul
     packed = [layouts[b.name].pack(a) if b.name in layouts else a for b, a in zip(kernel.inputs, operands, strict=True)]
     said = "\n".join(str(step) for step in s.trace.instructions[-3:])
     try:
-        found = run_kernel(s.kernel, packed, bind_sizes(kernel, operands, sizes))
+        bound = bind_sizes(kernel, operands, sizes)
+        found = run_kernel(s.kernel, shaped(s.kernel, packed, bound), bound)
     except TilewrightError as error:
         raise Unlike(f"a scheduled kernel is invalid: {error.what}, {error.why}; its last steps: {said}") from error
     for number, (got, right) in enumerate(zip(found, results, strict=True)):
-        a, b = got.astype(np.float64), right.astype(np.float64)
+        a, b = got.astype(np.float64).reshape(right.shape), right.astype(np.float64)
         finite = np.isfinite(b)
         close = np.isclose(a, b, rtol=0.02, atol=0.02 * float(np.abs(b[finite]).max(initial=0.0)) + 1e-6, equal_nan=True)
         if np.count_nonzero(~close & finite) > max(1, close.size // 100):

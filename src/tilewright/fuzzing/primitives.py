@@ -68,6 +68,9 @@ def applied(s: Schedule, name: str, block: str, loop: str, chosen: Chooser, pack
             return s.split(loop, factor)[0]
         case "split3":
             return s.split(loop, (None, 2, factor))[0]
+        case "fuse" if factor == 4:  # of what is chosen already: seeds stay what they were
+            own = s.loops_of(block)
+            return s.flatten(block, own.index(loop) if loop in own else 0)[0]
         case "fuse":
             below = s.nest.loop(loop).stmt.body
             return s.fuse(loop, below.var.name)[0] if isinstance(below, For) else s

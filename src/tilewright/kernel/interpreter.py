@@ -62,6 +62,11 @@ def interpret(kernel: Kernel, inputs: Sequence[Array], sizes: Mapping[Expr, int]
     return outputs
 
 
+def shaped(kernel: Kernel, arrays: Sequence[Array], sizes: Mapping[Expr, int]) -> list[Array]:
+    """Arrays for the kernel's inputs, in the shapes that it declares: a schedule may have made one axis of two (`flatten`)."""
+    return [a.reshape(_dims(kernel, b, sizes)) for b, a in zip(kernel.inputs, arrays, strict=True)]
+
+
 def bind_sizes(kernel: Kernel, inputs: Sequence[Array], given: Mapping[Expr, int]) -> dict[Expr, int]:
     """The value of each of the kernel's sizes, from `given` and the inputs' shapes. Raises VerifyError when shapes contradict the declared
     ones, a size is out of its declared range, or nothing determines it."""

@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.ir.dtypes import DType, float32, int8, int32, uint8
 from tilewright.ir.expr import Expr, ExprLike, call, cast, const, less, maximum, select
 from tilewright.kernel.builder import KernelBuilder
-from tilewright.kernel.interpreter import bind_sizes, interpret
+from tilewright.kernel.interpreter import bind_sizes, interpret, shaped
 from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.schedule import Schedule
 
@@ -108,6 +108,17 @@ def stencil(n: Dim = 20) -> Kernel:
     return b.finish((c,))
 
 
+def pointwise(rows: Dim = 3, columns: Dim = 4) -> Kernel:
+    """E = max(x @ w + bias, y): a product over the channels of each pixel, with a bias of each channel and an image beside it."""
+    b = KernelBuilder("pointwise")
+    x, w, bias = b.input("x", float32, (2, rows, columns, 3)), b.input("w", float32, (3, 5)), b.input("bias", float32, (5,))
+    y = b.input("y", float32, (2, rows, columns, 5))
+    c = b.reduce("C", (2, rows, columns, 5), (3, 1), lambda n, i, j, o, r, q: x[n, i + q, j, r] * w[r, o], "sum")
+    d = b.compute("D", (2, rows, columns, 5), lambda n, i, j, o: c[n, i, j, o] + bias[o])
+    e = b.compute("E", (2, rows, columns, 5), lambda n, i, j, o: maximum(d[n, i, j, o], y[n, i, j, o]))
+    return b.finish((e,))
+
+
 def random_inputs(kernel: Kernel, sizes: dict[str, int], seed: int = 0) -> list[np.ndarray]:
     """Small numbers for each input; `sizes` by name."""
     from tilewright.ir.types import bind_shape
@@ -124,8 +135,8 @@ def check_same(kernel: Kernel, s: Schedule, sizes: dict[str, int] | None = None)
     bound = bind_sizes(kernel, inputs, {})
     layouts = {layout.buffer: layout for layout in s.layouts}
     packed = [layouts[b.name].pack(a) if b.name in layouts else a for b, a in zip(kernel.inputs, inputs, strict=True)]
-    for expected, got in zip(interpret(kernel, inputs), interpret(s.kernel, packed, bound), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    for expected, got in zip(interpret(kernel, inputs), interpret(s.kernel, shaped(s.kernel, packed, bound), bound), strict=True):
+        np.testing.assert_allclose(got.reshape(expected.shape), expected, rtol=1e-5, atol=1e-6)
 
 
 KINDS: dict[str, Callable[[], Kernel]] = {
@@ -134,4 +145,5 @@ KINDS: dict[str, Callable[[], Kernel]] = {
     "softmax": softmax,
     "convolution": convolution,
     "stencil": stencil,
+    "pointwise": pointwise,
 }

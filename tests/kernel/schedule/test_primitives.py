@@ -13,6 +13,7 @@ from tests.kernel.schedule.kernels import (
     convolution,
     elementwise,
     matmul,
+    pointwise,
     scaled_product,
     short_product,
     softmax,
@@ -148,6 +149,7 @@ CASES: dict[str, tuple[Callable[[], Kernel], Callable[[Schedule], Schedule]]] = 
     "cache_write": (matmul, cache_write),
     "set_scope": (matmul, lambda s: s.set_scope("C", "local")),
     "pack": (lambda: matmul(6, 5, 10), lambda s: s.pack("B", ((), (4,)), (1, 0, 2)).pack("C", ((2,), ()), (0, 2, 1))),
+    "flatten": (lambda: pointwise(M, N), lambda s: s.flatten("C", 1)[0]),
     "decompose_reduction": (lambda: matmul(M, 5, 10), decompose_reduction),
     "rfactor": (lambda: softmax(M, N), rfactor),
     "vectorized_reduction": (lambda: softmax(M, N), vectorized_reduction),
@@ -200,6 +202,15 @@ def test_packed_layout_pads_with_zeros_and_comes_back() -> None:
 def test_layout_is_recorded_for_inputs_only() -> None:
     s = Schedule.of(matmul()).pack("B", ((), (4,)), (1, 0, 2)).pack("C", ((2,), ()), (0, 2, 1))
     assert s.layouts == (PackedLayout("B", ((), (4,)), (1, 0, 2)),)
+
+
+def test_axes_are_one_wherever_they_are_side_by_side() -> None:
+    s, loop = Schedule.of(pointwise(M, N)).flatten("E", "v_9")
+    assert {b.name: len(b.shape) for b in (*s.kernel.inputs, *s.kernel.outputs, *s.kernel.scratch)} == {
+        "x": 3, "w": 2, "bias": 1, "y": 3, "E": 3, "C": 3, "D": 3,
+    }  # fmt: skip
+    assert all(len(placed.stmt.iters) == (5 if name == "C" else 3) for name, placed in s.nest.blocks.items())
+    assert loop in s.loops_of("E")
 
 
 def test_queries() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.kernel.schedule.kernels import KINDS, check_same, elementwise, matmul, scaled_product, softmax, stencil
+from tests.kernel.schedule.kernels import KINDS, check_same, elementwise, matmul, pointwise, scaled_product, softmax, stencil
 from tilewright.fuzzing import primitives
 from tilewright.ir.expr import size
 from tilewright.kernel.nodes import Kernel
@@ -18,6 +18,7 @@ SYMBOLIC = {
     "matmul": (lambda: matmul(M, 4, N), {"m": 5, "n": 6}),
     "softmax": (lambda: softmax(M, N), {"m": 3, "n": 5}),
     "stencil": (lambda: stencil(N + 2), {"n": 9}),
+    "pointwise": (lambda: pointwise((M + 1) // 2, N), {"m": 5, "n": 2}),
     "scaled_product": (lambda: scaled_product(M, 4, N), {"m": 2, "n": 3}),
     "elementwise, empty": (lambda: elementwise(M, EMPTY), {"m": 3, "e": 0}),
     "matmul, empty sums": (lambda: matmul(M, EMPTY, N), {"m": 3, "e": 0, "n": 5}),

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.kernel.schedule.kernels import byte_product, elementwise, matmul, short_product, softmax, stencil
+from tests.kernel.schedule.kernels import byte_product, convolution, elementwise, matmul, pointwise, short_product, softmax, stencil
 from tilewright.ir.dtypes import float32, uint8
-from tilewright.ir.expr import size
+from tilewright.ir.expr import cast, size
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.nodes import Kernel
 from tilewright.kernel.schedule import Schedule
@@ -38,6 +38,28 @@ def _type():
     from tilewright.ir.types import tensor
 
     return tensor(float32, (4,))
+
+
+def position_sum() -> Kernel:
+    """A = x[i, j] + i"""
+    b = KernelBuilder("position_sum")
+    x = b.input("x", float32, (M, N))
+    return b.finish([b.compute("A", (M, N), lambda i, j: x[i, j] + cast(float32, i))])
+
+
+def transposed() -> Kernel:
+    """A = x, the other way round."""
+    b = KernelBuilder("transposed")
+    x = b.input("x", float32, (N, M))
+    return b.finish([b.compute("A", (M, N), lambda i, j: x[j, i])])
+
+
+def read_twice() -> Kernel:
+    """B = the sum of a column of A = 2 x."""
+    b = KernelBuilder("read_twice")
+    x = b.input("x", float32, (M, N))
+    a = b.compute("A", (M, N), lambda i, j: x[i, j] * 2.0)
+    return b.finish([b.reduce("B", (N,), (M,), lambda j, r: a[r, j], "sum")])
 
 
 def parallel_halo(s: Schedule) -> Schedule:
@@ -89,6 +111,16 @@ CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
     (matmul, lambda s: s.set_scope("A", "local"), "A is a parameter"),
     (matmul, lambda s: s.pack("E", ((), ()), (1, 0)), "E is an output"),
     (matmul, lambda s: s.pack("B", ((), (4,)), (0, 1)), "does not name each of the 3 axes once"),
+    (matmul, lambda s: s.flatten("D", 0), "block 'D' does not go through all of bias by 'v_2' and 'v_3'"),
+    (matmul, lambda s: s.flatten("C", 1), "block 'C' has no two spatial iters at 1"),
+    (convolution, lambda s: s.flatten("P", 2), "block 'P' does not go through all of X"),
+    (pointwise, lambda s: s.flatten("C", 0)[0].flatten("C", 1), "block 'C' does not go through all of x"),
+    (pointwise, lambda s: s.flatten("E", 2), "block 'D' does not go through all of bias"),
+    (pointwise, lambda s: s.split("i_1", 2)[0].flatten("C", 1), "are not bound to two nested serial loops"),
+    (pointwise, lambda s: s.parallel("i_9").flatten("C", 1), "are not bound to two nested serial loops"),
+    (position_sum, lambda s: s.flatten("A", 0), "block 'A' computes with 'v' or the iter after it"),
+    (transposed, lambda s: s.flatten("A", 0), "block 'A' does not go through all of x"),
+    (read_twice, lambda s: s.flatten("A", 0), "block 'B' does not go through A by two neighbouring iters"),
     (matmul, lambda s: s.decompose_reduction("D", "i_2"), "block 'D' has no init"),
     (matmul, lambda s: s.reorder("k", "i", "i_1").decompose_reduction("C", "i"), "'k' outside 'i' reduces too"),
     (matmul, lambda s: s.rfactor("i"), "does not reduce over 'i'"),

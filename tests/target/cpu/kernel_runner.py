@@ -99,8 +99,9 @@ def run(
         block, start = place(nbytes)
         checks.append((block, start, nbytes))
         outs.append((block, start, nbytes, shape, buffer.dtype.numpy))
-    scratch = evaluate_int(workspace_bytes(kernel, host()), sizes)
-    if scratch:
+    workspace = workspace_bytes(kernel, host())
+    if not workspace.is_const or workspace.value:  # it has its argument also where it is empty
+        scratch = evaluate_int(workspace, sizes)
         block, start = place(scratch)
         checks.append((block, start, scratch))
     slots.extend(sizes[size] for size in kernel.sizes)

@@ -90,6 +90,26 @@ def test_what_the_body_divides_by_numbers_of_its_own_is_divided_there(body: Stmt
     np.testing.assert_array_equal(found, want)
 
 
+def test_what_is_the_same_in_all_iterations_is_divided_in_front() -> None:
+    """Also under a condition, where LLVM would leave it."""
+    y = Buffer("y", int64, (16 * N,))
+    body = If(const(3) < P, Store(y, (P,), P + 1000 // N + 77 % (M * N)), Store(y, (P,), const(-1)))
+    kernel = Kernel("k", (), (y,), For(P, 16 * N, body, "parallel"), (M, N))
+    assert divisions_in_loops(kernel) == 0
+    (found,) = run(kernel, [], {M: 2, N: 3})
+    np.testing.assert_array_equal(found, np.where(np.arange(48) > 3, np.arange(48) + 333 + 77 % 6, -1))
+
+
+def test_a_divisor_of_zero_is_divided_by_where_it_is_needed() -> None:
+    y = Buffer("y", int64, (N,))
+    body = If(const(0) < ANY, Store(y, (P,), 12 // ANY), Store(y, (P,), const(-1)))
+    kernel = Kernel("k", (), (y,), For(P, N, body, "parallel"), (N, ANY))
+    code = build(kernel)
+    for any_, want in ((0, -1), (5, 2)):
+        (found,) = run(kernel, [], {N: 3, ANY: any_}, code=code)
+        np.testing.assert_array_equal(found, [want] * 3)
+
+
 def test_a_divisor_that_is_loaded_is_divided_by_in_the_loop() -> None:
     x = Buffer("x", int64, (N,))
     kernel = Kernel("k", (x,), (Y,), For(P, 16 * N, Store(Y, (P,), P // load(x, (const(1),))), "parallel"), (N,))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.kernel.nodes import Kernel, Scope
-from tilewright.kernel.schedule import ahead, caching, dot, factor, layout, loop, matrix, online, padding, placement, reduction
+from tilewright.kernel.schedule import ahead, caching, dot, factor, flatten, layout, loop, matrix, online, padding, placement, reduction
 from tilewright.kernel.schedule.change import Change
 from tilewright.kernel.schedule.layout import PackedLayout
 from tilewright.kernel.schedule.legality import check_locals
@@ -41,6 +41,7 @@ PRIMITIVES: Mapping[str, Callable[..., Change]] = {
     "cache_write": caching.cache_write,
     "set_scope": caching.set_scope,
     "pack": layout.pack,
+    "flatten": flatten.flatten,
     "decompose_reduction": reduction.decompose_reduction,
     "rfactor": reduction.rfactor,
     "factor_out": factor.factor_out,
@@ -153,6 +154,11 @@ class Schedule:
     def pack(self, buffer: str, tiles: Sequence[Sequence[int]], order: Sequence[int]) -> Schedule:
         """Store a buffer in tiles: `layout.pack`."""
         return self.apply("pack", (buffer,), {"tiles": tiles, "order": order})[0]
+
+    def flatten(self, block: str, iter: str | int) -> tuple[Schedule, str]:  # noqa: A002 (the term of the kernel form)
+        """Make one axis of two neighbouring ones, in all blocks and buffers that have them: `flatten.flatten`."""
+        s, (name,) = self.apply("flatten", (block,), {"iter": iter})
+        return s, name
 
     def decompose_reduction(self, block: str, loop: str) -> tuple[Schedule, Names]:
         """Make a block of a reduction's init, before a loop: `reduction.decompose_reduction`."""

@@ -31,7 +31,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.expr import const, size
 from tilewright.ir.traverse import free_vars
 from tilewright.ir.types import TensorType, as_shape, bind_shape
-from tilewright.kernel.interpreter import interpret
+from tilewright.kernel.interpreter import interpret, shaped
 from tilewright.kernel.nodes import For, If, Kernel, Prefetch, Stmt, blocks, walk_stmts
 from tilewright.kernel.schedule.schedule import Schedule
 from tilewright.kernel.schedule.space import Space
@@ -120,7 +120,9 @@ def run(kernel: Kernel, schedule: Schedule) -> tuple[list[np.ndarray], list[np.n
     inputs = [rng.uniform(-1, 1, bind_shape(b.shape, SIZES)).astype(b.dtype.numpy) for b in kernel.inputs]
     layouts = {layout.buffer: layout for layout in schedule.layouts}
     packed = [layouts[b.name].pack(x) if b.name in layouts else x for b, x in zip(kernel.inputs, inputs, strict=True)]
-    return interpret(kernel, inputs, SIZES), interpret(schedule.kernel, packed, SIZES)
+    want = interpret(kernel, inputs, SIZES)
+    got = interpret(schedule.kernel, shaped(schedule.kernel, packed, SIZES), SIZES)
+    return want, [b.reshape(a.shape) for a, b in zip(want, got, strict=True)]
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -21,9 +21,10 @@ from tilewright.ir.expr import Expr, floordiv, floormod
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import depends_on, walk
 from tilewright.kernel.nodes import For, Let, Stmt, Store, own_exprs, walk_stmts
-from tilewright.target.cpu.codegen.expressions import ExprEmitter
+from tilewright.target.cpu.codegen.expressions import ExprEmitter, is_positive
 from tilewright.target.cpu.codegen.text import Operand
 
+_DIVISIONS = frozenset({Op.FLOORDIV, Op.FLOORMOD})
 MOST = 8  # pairs of counters of one loop: each takes two registers, or places on the stack
 
 
@@ -51,7 +52,7 @@ def counters_of(loop: For, em: ExprEmitter) -> tuple[Counter, ...]:
 
     def counter(e: Expr) -> Counter | None:
         """That of a quotient or a remainder, if there can be one."""
-        if e.op not in (Op.FLOORDIV, Op.FLOORMOD) or depends_on(e.args[1], inside) or em.facts.reads(e.args[1]):
+        if e.op not in _DIVISIONS or depends_on(e.args[1], inside) or em.facts.reads(e.args[1]):
             return None
         counted, divisor = e.args
         if not em.nonnegative(divisor) or not (counted is loop.var or (counted.op is Op.FLOORDIV and counter(counted))):
@@ -64,10 +65,22 @@ def counters_of(loop: For, em: ExprEmitter) -> tuple[Counter, ...]:
         found.setdefault(own)
 
     for e in walk(*_indices(loop.body, em)):
-        own = None if e.op not in (Op.FLOORDIV, Op.FLOORMOD) or e.args[1].op is Op.CONST else counter(e)
+        own = None if e.op not in _DIVISIONS or e.args[1].op is Op.CONST else counter(e)
         if own is not None:
             add(own)
     return tuple(found) if len(found) <= MOST else ()
+
+
+def divided_once(loop: For, em: ExprEmitter) -> tuple[Expr, ...]:
+    """What the loop's body divides by numbers known only while running and known not to be 0, where it is the same in all iterations.
+    LLVM takes a division out of a loop only where each iteration comes by."""
+    inside = {loop.var, *(stmt.var for stmt in walk_stmts(loop.body) if isinstance(stmt, (For, Let)))}
+
+    def safe(e: Expr) -> bool:
+        return all(e.args[1].op is Op.CONST or is_positive(e.args[1]) for e in walk(e) if e.op in _DIVISIONS)
+
+    found = (e for e in walk(*_indices(loop.body, em)) if e.op in _DIVISIONS and e.args[1].op is not Op.CONST)
+    return tuple(dict.fromkeys(e for e in found if not depends_on(e, inside) and not em.facts.reads(e) and safe(e)))
 
 
 def _indices(body: Stmt, em: ExprEmitter) -> Iterator[Expr]:

@@ -307,7 +307,7 @@ class ExprEmitter:
         if e.op in (Op.FLOORDIV, Op.FLOORMOD):
             if b.op is Op.CONST and b.attr > 0:
                 return arithmetic.divide_known(self.fn, e.op, args[0], b.attr, lanes, nonnegative=nonnegative)
-            if nonnegative and _positive(b):
+            if nonnegative and is_positive(b):
                 return self.fn.op(f"{'udiv' if e.op is Op.FLOORDIV else 'urem'} {vector('i64', lanes)} {args[0]}, {args[1]}")
         return arithmetic.binary(self.fn, e.op, dtypes.int64, args[0], args[1], lanes)
 
@@ -345,12 +345,12 @@ def _is_clamped(e: Expr, cast: Expr) -> bool:
     return bool(cast.dtype.lowest <= bounds[Op.MAX] <= bounds[Op.MIN] <= cast.dtype.highest)
 
 
-def _positive(e: Expr) -> bool:
+def is_positive(e: Expr) -> bool:
     """Whether the integer `e` is known to be positive, cheaply."""
     if e.op is Op.CONST:
         return bool(e.attr > 0)
     if e.op is Op.VAR:
         return e.attr.lo is not None and e.attr.lo > 0
     if e.op is Op.MAX:
-        return _positive(e.args[0]) or _positive(e.args[1])
-    return e.op is Op.MUL and _positive(e.args[0]) and _positive(e.args[1])
+        return is_positive(e.args[0]) or is_positive(e.args[1])
+    return e.op is Op.MUL and is_positive(e.args[0]) and is_positive(e.args[1])

@@ -26,7 +26,7 @@ from tilewright.kernel.nodes import Buffer, For, Kernel, Let, Prefetch, Stmt, St
 from tilewright.kernel.overwriting import overwriting
 from tilewright.machine.description import Machine
 from tilewright.support.errors import InternalError
-from tilewright.target.cpu.codegen.counters import counters_of
+from tilewright.target.cpu.codegen.counters import counters_of, divided_once
 from tilewright.target.cpu.codegen.expressions import ExprEmitter
 from tilewright.target.cpu.codegen.facts import Facts, ranges_of
 from tilewright.target.cpu.codegen.llvm_types import memory_type, value_type
@@ -248,6 +248,8 @@ class _KernelEmitter:
                 em.pointers[buffer] = em.fn.op(f"getelementptr {memory_type(buffer.dtype)}, ptr {em.pointers[buffer]}, i64 {elements}")
         self.allocate(em, loop)
         odd = None if self.turn is None else em.fn.op(f"trunc i64 {em.scalar(self.turn)} to i1")
+        for e in divided_once(loop, em):
+            em.scalar(e)
         counters = counters_of(loop, em) if odd is None else ()
         emit_loop(em, loop, "%begin", "%end", lambda: emit(Context(em), loop.body), odd, counters)
         release(em.fn)

@@ -12,6 +12,7 @@ from tilewright.support.errors import ScheduleError
 from tilewright.target.cpu.rules.attention import schedule_attention
 from tilewright.target.cpu.rules.contraction import schedule_contraction
 from tilewright.target.cpu.rules.dot import schedule_dot
+from tilewright.target.cpu.rules.flat_rows import flat_rows
 from tilewright.target.cpu.rules.inline import inline_producers
 from tilewright.target.cpu.rules.lanes import schedule_windows
 from tilewright.target.cpu.rules.matrix import schedule_matrix
@@ -50,6 +51,7 @@ def schedule_kernel(
             return schedule_rest(windows, machine, reassociate, names, space)
     products = [name for name in s.blocks() if as_product(block_of(s, name)) is not None]
     for name in products:
+        s = flat_rows(s, name)
         try:
             with space.attempt(f"product {name}"):
                 scheduled = schedule_matrix(s, name, names, machine, space, reassociate)
