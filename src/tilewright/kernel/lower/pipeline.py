@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.kernel.lower.compact_buffers import compact_buffers
+from tilewright.kernel.lower.decide_borders import decide_borders
 from tilewright.kernel.lower.dissolve_blocks import dissolve_blocks
 from tilewright.kernel.lower.drop_unread import drop_idle_prefetches, drop_unread
 from tilewright.kernel.lower.partition_loops import partition_loops
@@ -32,6 +33,8 @@ def lower(kernel: Kernel) -> Kernel:
     # Before the other loops are split: conditions on rows are on unrolled loops, and are gone from full tiles.
     kernel = split_row_tails(kernel)
     kernel = partition_loops(kernel)
+    # After partitioning, which splits loops by conditions as they stand; those that it leaves are at the ends of rows.
+    kernel = decide_borders(kernel)
     # Again: a partition knows more about its loop, and may have one iteration. Where all that is read is padding, nothing is left to fetch.
     kernel = drop_idle_prefetches(simplify_statements(kernel))
     # Last: it doubles the statements.

@@ -13,7 +13,8 @@ begun, so the body is chosen there: one for full tiles, without clamps and condi
 
 Legal where the rows beyond the end matter to nobody: all that such a loop writes is either under the condition, or a row of a local buffer
 of which each loop reads its own row only. Steps of a reduction that the body carries out without a branch are a loop in the versions for
-fewer rows: these run once for each panel, and need not be long.
+fewer rows: these run once for each panel, and need not be long. Taps of a window that may lie past the border are carried out there too:
+which of them do so follows from the number of rows (`decide_borders`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from tilewright.ir.expr import TRUE, Expr, const, equal, less_equal
 from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.simplify import simplifier
-from tilewright.ir.traverse import free_vars, walk
+from tilewright.ir.traverse import depends_on, free_vars, walk
 from tilewright.kernel.lower.partition_loops import clamps_in, conditions_in, holds_until, size_of
 from tilewright.kernel.nodes import (
     Buffer,
@@ -188,6 +189,11 @@ def _versions(body: Stmt, rows: _Rows, loops: frozenset[Expr]) -> Stmt:
     return If(less_equal(rows.height, rows.left), main, result)
 
 
+def _tested(steps: For, rows: frozenset[Expr]) -> bool:
+    """Whether a condition looks at the step and the row alike: carried out, the loop has none for most of its copies."""
+    return any(depends_on(test, {steps.var}) and depends_on(test, rows) for test in conditions_in(steps.body))
+
+
 def _shorter(body: Stmt, rows: _Rows, loops: frozenset[Expr], height: int) -> Stmt:
     """The body for `height` rows. Only loops that are made shorter know that their rows exist."""
     holding = {test: TRUE for test in rows.tests if not loops.isdisjoint(free_vars(test))}
@@ -199,7 +205,7 @@ def _shorter(body: Stmt, rows: _Rows, loops: frozenset[Expr], height: int) -> St
             return map_stmt(stmt, on_stmt)
         if stmt.var in loops:
             return For(stmt.var, const(height), substitute_stmt(map_stmt(stmt.body, on_stmt), known), stmt.kind)
-        steps = stmt.kind == "unrolled" and stmt.var not in stored
+        steps = stmt.kind == "unrolled" and stmt.var not in stored and not _tested(stmt, loops)
         return For(stmt.var, stmt.extent, on_stmt(stmt.body), "serial" if steps else stmt.kind)
 
     return on_stmt(body)
