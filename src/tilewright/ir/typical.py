@@ -21,12 +21,12 @@ def sides(dim: Expr) -> frozenset[Expr]:
     return frozenset(free_vars(*(e.args[0] for e in divided)))
 
 
-def typical_dim(dim: Expr, typical: int = TYPICAL, image: int = IMAGE) -> int:
-    """A dim of a tensor, where its sizes are symbolic: sides of images at `image`, as far as their range allows, others at their upper
-    bound, else at `typical`."""
+def typical_dim(dim: Expr, typical: int = TYPICAL, image: int = IMAGE, images: frozenset[Expr] = frozenset()) -> int:
+    """A dim of a tensor, where its sizes are symbolic: sides of images, and `images`, which other dims divide, at `image`, as far as their
+    range allows, others at their upper bound, else at `typical`."""
     if dim.is_const:
         return int(dim.value)
-    own = sides(dim)
+    own = sides(dim) | images
     env = {v: _within(v, image) if v in own else (v.attr.hi or max(typical, v.attr.lo or 0)) for v in free_vars(dim)}
     return evaluate_int(dim, env)
 

@@ -90,8 +90,32 @@ def test_images_of_any_width_have_no_copy_and_no_condition_inside(name: str, wid
 
 @pytest.mark.parametrize("space", [(size("h"), 11), (11, size("w")), (size("h"), size("w"))])
 def test_symbolic_sizes(space: Sequence[Expr | int]) -> None:
-    shapes = [(1, 2, *(dim if isinstance(dim, int) else n for dim in space), 8) for n in (1, 3, 17)]
+    shapes = [(1, 2, *(dim if isinstance(dim, int) else n for dim in space), 8) for n in (*range(1, 20), 33)]
     agrees(blocked(WINDOWS["3x3 by 2"], 8, 1, space), "x86-64-v3", *shapes)
+
+
+@pytest.mark.parametrize(("level", "copies"), [("x86-64-v2", True), ("x86-64-v3", True), ("x86-64-v4", False)])
+def test_first_convolutions_of_images_of_unknown_size(level: str, copies: bool) -> None:
+    """From a plain image to blocked channels: a copy is a small part of the arithmetic only where vectors are short."""
+    op = BlockedConvolution((2, 2), (1, 1), as_shape((1, 1)), as_shape((1, 1)), False, LEVELS[level])
+    weights = np.random.default_rng(2).normal(size=(32, 3, 3, 3)).astype(np.float32) / 8
+    m = module([f32(1, 3, size("h", 1), size("w", 1))], lambda g, x: (g.one(op, x, g.one(constant(weights))),))
+    shapes = [(1, 3, h, w) for h in (1, 2, 9) for w in (*range(1, 36), 64, 97)]
+    result = agrees(m, level, *shapes)
+    (launch,) = [step for step in result.plan.steps if isinstance(step, Launch)]
+    assert any(buffer.scope == "global" for buffer in launch.kernel.scratch) == copies
+
+
+def test_small_images_of_unknown_size_are_copied() -> None:
+    """Tiles that skip padding have versions for each number of rows, so that they must be small: reading the copy costs less."""
+    op = BlockedConvolution((2, 2), (1, 1), as_shape((1, 1)), as_shape((1, 1)), False, 16)
+    side = (size("image", 1) + 7) // 8
+    space = Space()
+    kernel = kernel_of(module([f32(1, 8, side, side, 16), f32(256, 128, 3, 3)], lambda g, x, w: (g.one(op, x, w),)))
+    schedule = schedule_kernel(kernel, frozenset({1}), named_machine("emeraldrapids"), space=space)
+    (decision,) = [d for d in space.decisions if d.name.endswith("skip_padding")]
+    assert not decision.options[decision.taken]
+    assert any(buffer.scope == "global" for buffer in schedule.kernel.scratch)
 
 
 @pytest.mark.parametrize(("taps", "width"), [(3, 60), (5, 150)])

@@ -9,6 +9,7 @@ condition is a constant; so the last tile has only the rows that there are.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -16,7 +17,7 @@ from tilewright.ir.affine import affine_in
 from tilewright.ir.expr import Expr
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import evaluate_int, variables_in
-from tilewright.ir.typical import typical_dim
+from tilewright.ir.typical import sides, typical_dim
 from tilewright.kernel.nodes import Block, BlockIter, Store
 from tilewright.kernel.regions import conjuncts
 from tilewright.kernel.schedule.schedule import Schedule
@@ -92,20 +93,25 @@ def _on_one_point(block: Block, test: Expr) -> bool:
     return test.op in (Op.LT, Op.LE) and sum(it.var in used for it in spatial(block)) <= 1
 
 
-def border_of(padding: Padding, row: BlockIter | None, name: str, machine: Machine, space: Space) -> Border | None:
+def border_of(
+    padding: Padding, row: BlockIter | None, name: str, machine: Machine, space: Space, slower: Callable[[Border], float] = lambda _: 1.0
+) -> Border | None:
     """What to do about padding where `row` is the axis of the rows of a tile: None where it is copied, because that costs less, or because
-    it is not known while compiling where the border is."""
+    it is not known while compiling which taps meet it. `slower`: how many times longer tiles take that skip it."""
     slide = _slide(padding, row)
     if slide is None:
         return None
+    border = Border(padding, *slide)
+    images = frozenset[Expr]().union(*(sides(it.extent) for it in padding.block.iters))  # the image that is read has not been divided yet
     steps = prod(max(typical_dim(it.extent), 1) for it in padding.block.iters)
     cycles = steps / (machine.lanes(padding.copy.dtype.bits) * machine.fma_units)
-    bytes_ = prod(max(typical_dim(dim), 1) for dim in padding.copy.attr.shape) * padding.copy.dtype.bytes
+    bytes_ = prod(max(typical_dim(dim, images=images), 1) for dim in padding.copy.attr.shape) * padding.copy.dtype.bytes
     copy = 2.0 * bytes_ / estimated_peaks(machine).l2 * ASSUMED_CLOCK_GHZ
     inside = _share_inside(padding)
     why = "cycles: copying the image with its padding first, or leaving out the steps on padding"
-    skip = space.choose(f"{name}.skip_padding", (True, False), lambda skip: cycles * inside if skip else cycles + copy, why)
-    return Border(padding, *slide) if skip else None
+    times = slower(border)
+    skip = space.choose(f"{name}.skip_padding", (True, False), lambda skip: cycles * inside * times if skip else cycles + copy, why)
+    return border if skip else None
 
 
 def _slide(padding: Padding, row: BlockIter | None) -> tuple[BlockIter | None, int, int] | None:
@@ -115,7 +121,7 @@ def _slide(padding: Padding, row: BlockIter | None) -> tuple[BlockIter | None, i
         return None, 0, 1
     along = {v for test in padding.tests for v in variables_in(test) if row.var in variables_in(test)}
     taps = [it for it in reductions(padding.block) if it.var in along]
-    if not row.extent.is_const or len(taps) > 1 or not all(it.extent.is_const for it in taps):
+    if len(taps) > 1 or not all(it.extent.is_const for it in taps):
         return None
     for tap in taps:
         for index in padding.read.args:
@@ -126,9 +132,12 @@ def _slide(padding: Padding, row: BlockIter | None) -> tuple[BlockIter | None, i
     return (None, 0, 1) if not taps else None
 
 
-def fits(border: Border, tile: tuple[int, int]) -> bool:
-    """Whether a tile of (rows, vectors) with its taps unrolled is small enough to be copied."""
-    return ((1 if border.taps is None else int(border.taps.extent.value)) + 2) * prod(tile) <= MOST_COPIES
+def fits(border: Border, tile: tuple[int, int], versions: bool = False) -> bool:
+    """Whether a tile of (rows, vectors) with its taps unrolled is small enough to be copied. `versions`: beside one for each number of rows
+    below."""
+    rows, vectors = tile
+    rows = rows * (rows + 1) // 2 if versions else rows
+    return ((1 if border.taps is None else int(border.taps.extent.value)) + 2) * rows * vectors <= MOST_COPIES
 
 
 def tile_cost(border: Border, machine: Machine, shape: ProductShape, tile: tuple[int, int]) -> float:

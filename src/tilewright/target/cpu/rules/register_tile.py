@@ -26,6 +26,7 @@ NEAR_PAGES = 64  # whose translations the first level of every current core hold
 NEAR_SHARE = 0.6  # of the first cache, which a panel may fill beside the rows that stream past
 MASKED = 0.3  # of a multiply-add's time, where the last vectors of a panel that is read in place are masked, which its loop does for all
 FIRST_LINE = 3.0  # cycles to wait for one that then stays in the first cache
+BRANCHES = 1.05  # times longer that tiles take whose taps may meet padding at either end of a row of unknown length
 TRANSPOSED_STORE = 12.0  # vector multiply-adds that storing one vector element by element costs
 
 
@@ -93,7 +94,7 @@ def choose_tile(
     broadcast = product.left if axes.panel is product.right else product.right
     border = None
     if padding is not None and padding.copy is broadcast:
-        border = border_of(padding, axes.row, block.name, machine, space)
+        border = border_of(padding, axes.row, block.name, machine, space, lambda found: _slower(axes, found, machine))
     rows, vectors = _choose_block(block, axes, axes.panel.attr.name not in constants, border, machine, space)
     width = max(typical_dim(axes.vector.extent, 1 << 12), 1)
     wide = min(lanes, width) if axes.beyond is not None else lanes
@@ -107,17 +108,43 @@ def _choose_block(block: Block, axes: Axes, in_place: bool, border: Border | Non
 
     def cost(tile: tuple[int, int]) -> float:
         masked = in_place and axes.beyond is None and is_ragged(axes.panel, axes.vector, tile[1] * axes.lanes)
-        if axes.counts:  # the last tile has a version for each number of rows (kernel/lower/row_tails.py)
-            each = [versions_cost(machine, replace(axes.shape, rows=rows), tile) for rows in axes.counts]
-            return geometric_mean(each) * (1 + MASKED * masked)
+        if axes.counts:
+            return _versions_cost(axes, machine, tile) * (1 + MASKED * masked)
         return block_cost(machine, axes.shape, tile) * (1 + MASKED * masked)
 
-    blocks = register_blocks(machine, min(max(axes.counts), MOST_VERSIONS) if axes.counts else axes.shape.rows, axes.shape.vectors)
+    blocks = register_blocks(machine, _most_rows(axes), axes.shape.vectors)
     why = "time of a multiply-add over that at the peak: ragged ends, latency, loads, panels from afar, what each tile begins and ends with"
     if border is None or border.taps is None:
         return space.choose(f"{block.name}.tile", blocks, cost, why)
-    blocks = [b for b in blocks if fits(border, b)] or [(1, 1)]
-    return space.choose(f"{block.name}.tile", blocks, lambda b: tile_cost(border, machine, axes.shape, b), why + ", registers")
+    blocks = _bordered(axes, border, machine)
+    return space.choose(f"{block.name}.tile", blocks, lambda b: _bordered_cost(axes, border, machine, b), why + ", registers")
+
+
+def _bordered(axes: Axes, border: Border, machine: Machine) -> list[tuple[int, int]]:
+    """The blocks that may skip padding."""
+    blocks = register_blocks(machine, _most_rows(axes), axes.shape.vectors)
+    return [b for b in blocks if fits(border, b, versions=axes.shape.any_rows)] or [(1, 1)]
+
+
+def _bordered_cost(axes: Axes, border: Border, machine: Machine, block: tuple[int, int]) -> float:
+    return geometric_mean(tile_cost(border, machine, replace(axes.shape, rows=rows), block) for rows in axes.counts or (axes.shape.rows,))
+
+
+def _slower(axes: Axes, border: Border, machine: Machine) -> float:
+    """How many times longer than others tiles take that skip padding, where their rows have versions, so that they must be small."""
+    if not axes.shape.any_rows or border.taps is None:
+        return 1.0
+    plain = min(_versions_cost(axes, machine, block) for block in register_blocks(machine, _most_rows(axes), axes.shape.vectors))
+    return BRANCHES * min(_bordered_cost(axes, border, machine, block) for block in _bordered(axes, border, machine)) / plain
+
+
+def _versions_cost(axes: Axes, machine: Machine, block: tuple[int, int]) -> float:
+    """Of the numbers of rows to choose for: the last tile has a version for each (kernel/lower/row_tails.py)."""
+    return geometric_mean(versions_cost(machine, replace(axes.shape, rows=rows), block) for rows in axes.counts or (axes.shape.rows,))
+
+
+def _most_rows(axes: Axes) -> int:
+    return min(max(axes.counts), MOST_VERSIONS) if axes.counts else axes.shape.rows
 
 
 def _depth(block: Block) -> int:
