@@ -384,3 +384,35 @@ def test_tasks_are_worth_what_a_parallel_loop_costs_on_the_machine() -> None:
     quick, slow = (replace(named_machine("x86-64-v4"), cores=4, fork_us=cost) for cost in (0.5, 5.0))
     assert task_operations(slow) == 10 * task_operations(quick)
     assert task_operations(replace(slow, vector_bits=256)) < task_operations(slow)
+
+
+def test_masks_of_unrolled_rows_are_computed_once() -> None:
+    x, y = tensor("x", float32, 6, N), tensor("y", float32, 6, N)
+    at = U * 16 + J
+    row = For(J, const(16), If(at < N, Store(y, (V, at), load(x, (V, at)) + 1.0)), "vectorized")
+    kernel = Kernel("rows", (x,), (y,), For(U, (N + 15) // 16, For(V, const(6), row, "unrolled")), (N,))
+    assert generate(kernel, named_machine("x86-64-v4")).count("icmp ult <16 x i32>") == 1
+    for n in (1, 16, 37):
+        a = RNG.standard_normal((6, n)).astype(np.float32)
+        np.testing.assert_array_equal(run(kernel, [a], {N: n})[0], a + 1)
+
+
+def test_values_of_a_branch_are_not_used_after_it() -> None:
+    """The same instructions in a branch, in its alternative, in a loop that may have no iterations and behind them."""
+    m = size("m", 0)
+    x, y = tensor("x", float32, N, N), tensor("y", float32, N, 4)
+    value = load(x, (U * N // 2 // N, (U * 3 + N) % N))
+
+    def store(column: int) -> Stmt:
+        return Store(y, (U, const(column)), value + float(column))
+
+    body = seq(*(Store(y, (U, const(c)), const(0.0, float32)) for c in range(4)))
+    body = seq(body, If(U * 3 < N, store(0), store(1)), For(J, m, store(2)), store(3))
+    kernel = Kernel("branches", (x,), (y,), For(U, N, body), (m, N))
+    for n, count in ((1, 0), (7, 0), (7, 2)):
+        a = RNG.standard_normal((n, n)).astype(np.float32)
+        (got,) = run(kernel, [a], {N: n, m: count})
+        for u in range(n):
+            v = a[u // 2, (u * 3 + n) % n]
+            want = [v if u * 3 < n else 0, 0 if u * 3 < n else v + np.float32(1), v + np.float32(2) if count else 0, v + np.float32(3)]
+            np.testing.assert_array_equal(got[u], np.array(want, np.float32))

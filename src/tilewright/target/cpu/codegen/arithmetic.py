@@ -45,6 +45,8 @@ def binary(
         folded = _fold(op, a, b)
         if folded is not None:
             return folded
+    if op is Op.MUL and indexing and dtype is dtypes.int64 and (a == 0 or b == 0) and not lanes:
+        return 0
     type_ = vector(value_type(dtype), lanes)
     if op in _COMPARE:
         integer, real = _COMPARE[op]

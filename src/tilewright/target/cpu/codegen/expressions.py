@@ -61,7 +61,7 @@ class ExprEmitter:
         self._depth: dict[Expr, int] = {}
         self._depths: dict[Expr, int] = {}
         self._pointers: dict[Any, str] = {}
-        self._log: list[tuple[dict[Any, Any], Any]] = []
+        self._log = fn.log
         self._reading: dict[Buffer, list[Expr]] = {}
 
     # Scopes
@@ -121,12 +121,25 @@ class ExprEmitter:
             table, key = log.pop()
             table.pop(key, None)
 
+    def leave_mask(self, mark: int) -> None:
+        """Forgets what was loaded since `mark`, in lanes that a mask or a guard had left on; for scopes without a block of their own."""
+        kept = []
+        for entry in self._log[mark:]:
+            table, key = entry
+            if table is self._pointers or table is self.fn.values or not self.facts.reads(key):
+                kept.append(entry)
+            else:
+                table.pop(key, None)
+        self._log[mark:] = kept
+
     def leave_level(self, mark: int) -> None:
         """Forgets what depends on a variable bound since `mark` at the current level or deeper; for scopes without a block of their own."""
         kept = []
         for entry in self._log[mark:]:
             table, key = entry
-            if all(self.depth(term) < self.level for term, _ in key[3:]) if table is self._pointers else self.depth(key) < self.level:
+            if table is self.fn.values or (
+                all(self.depth(term) < self.level for term, _ in key[3:]) if table is self._pointers else self.depth(key) < self.level
+            ):
                 kept.append(entry)
             else:
                 table.pop(key, None)
@@ -319,13 +332,15 @@ class ExprEmitter:
             bits = self.fn.op(f"bitcast {source_type} {bits} to {target_type}")
         return from_memory(self.fn, bits, target, lanes, self.style.native_floats)
 
-    def shared_pointer(self, base: str, element: str, terms: list[tuple[Expr, int]], constant: int) -> str:
-        """The pointer `terms` and `constant` elements past `base`, emitted once per scope."""
+    def shared_pointer(self, base: str, element: str, terms: list[tuple[Expr, int]], constant: int, opaque: bool = False) -> str:
+        """The pointer `terms` and `constant` elements past `base`, emitted once per scope. opaque: LLVM does not look into the sum."""
         key = (base, element, constant, *terms)
         found = self._pointers.get(key)
         if found is None:
             offset = memory.total(self, terms, constant)
             found = base if offset == 0 else self.fn.op(f"getelementptr {element}, ptr {base}, i64 {offset}")
+            if opaque:
+                found = self.fn.op(f"freeze ptr {found}")
             self._pointers[key] = found
             self._log.append((self._pointers, key))
         return found

@@ -175,7 +175,9 @@ class _KernelEmitter:
             values[variable] = known if type(known) is int else f"%s{index}"
             if type(known) is not int:
                 params.append(f"{value_type(variable.dtype)} %s{index}")
-        em = ExprEmitter(Function(self.module, name, params, linkage="internal", extra="noinline"), self.style, self.facts)
+        fn = Function(self.module, name, params, linkage="internal", extra="noinline")
+        fn.values = {}
+        em = ExprEmitter(fn, self.style, self.facts)
         em.pointers.update(pointers)
         for variable, value in values.items():
             em.bind(variable, value, nonnegative=variable in outer.nonnegative_vars)

@@ -330,6 +330,7 @@ class _Emitter:
         set_, ready = fn.label("shapes"), fn.label("shaped")
         fn.branch(known, ready, set_)
         fn.start(set_)
+        mark = self.em.mark()
         fn.do(f"store <64 x i8> zeroinitializer, ptr {slots.shapes}, align 64")
         fn.do(f"store i8 1, ptr {slots.shapes}, align 64")
         widths = ", ".join(f"i16 {n}" for n in bytes_)
@@ -340,6 +341,7 @@ class _Emitter:
                 fn.do(f"store i8 {byte}, ptr {fn.op(f'getelementptr i8, ptr {slots.shapes}, i64 {48 + register}')}, align 1")
         self._do("ldtilecfg", f"ptr {slots.shapes}")
         fn.do(f"store i64 {key}, ptr {slots.key}, align 8")
+        self.em.leave(mark)
         fn.jump(ready)
         fn.start(ready)
 

@@ -59,7 +59,9 @@ def address(em: ExprEmitter, buffer: Buffer, terms: Terms, constant: int) -> str
         else:
             levels.setdefault(em.depth(term), []).append((term, coefficient))
     for level in sorted(levels):
-        pointer = em.shared_pointer(pointer, element, levels[level], 0)
+        # Of addresses with products of sizes LLVM's strength reduction makes every sum there is: seconds for a tile of rows.
+        products = any(term.op is Op.MUL for term, _ in levels[level])
+        pointer = em.shared_pointer(pointer, element, levels[level], 0, opaque=products)
     return em.shared_pointer(pointer, element, [], constant) if constant else pointer
 
 

@@ -96,7 +96,7 @@ def _under(em: ExprEmitter, emit: Callable[[Expr], Operand], e: Expr, mask: Oper
         guard = _operand(em, guard)
         em.guard = guard if em.guard is None else em.fn.op(f"and i1 {em.guard}, {guard}")
     result = emit(e)
-    em.leave(mark)
+    em.leave_mask(mark)
     em.mask, em.guard = before
     return result
 

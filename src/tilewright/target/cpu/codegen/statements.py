@@ -185,7 +185,7 @@ def _emit_if(cx: Context, stmt: If) -> None:
 
 def _emit_masked(cx: Context, stmt: If) -> None:
     em = cx.em
-    before, mark = em.mask, em.mark()
+    before = em.mask
     condition = em.vector(stmt.condition)
     sides: tuple[tuple[Stmt | None, Operand], ...] = ((stmt.then, condition),)
     if stmt.otherwise is not None:
@@ -197,9 +197,8 @@ def _emit_masked(cx: Context, stmt: If) -> None:
         if lanes_on != ALL_LANES:
             em.mask = lanes_on if before is None else em.both(before, lanes_on)
         emit(cx, side)  # type: ignore[arg-type]
-        em.leave(inner)
+        em.leave_mask(inner)
         em.mask = before
-    em.leave(mark)
     em.forget(em.facts.written(stmt))
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 Operand = str | int  # the name of a value or a constant; plain ints are known constants of i64, folded as they meet
 
+_REPEATABLE = frozenset({"add", "and", "ash", "bit", "fre", "get", "icm", "ins", "mul", "sel", "sex", "shu", "sub", "tru", "xor", "zex"})
+_EXTREMES = ("call i64 @llvm.smax", "call i64 @llvm.smin")
 _PLAIN_NAME = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$]*\Z")
 
 
@@ -68,9 +70,13 @@ class Module:
 
 
 class Function:
-    """One function under construction. Instructions go to the end of the current block; `block` is its label."""
+    """One function under construction. Instructions go to the end of the current block; `block` is its label.
 
-    __slots__ = ("_count", "_entry", "_header", "_lines", "block", "module", "tiles")
+    values: where it is a table, an instruction without effects that is there already is not appended again. Whoever begins blocks takes
+    entries out with the block that they are in: `log` has them in order, as (table, key).
+    """
+
+    __slots__ = ("_count", "_entry", "_header", "_lines", "block", "log", "module", "tiles", "values")
 
     def __init__(self, module: Module, name: str, params: Sequence[str], result: str = "void", linkage: str = "", extra: str = "") -> None:
         """params: as in the text, `ptr noalias %x`. linkage: `internal` or empty. extra: further attributes."""
@@ -82,13 +88,22 @@ class Function:
         self._lines: list[str] = []
         self._count = 0
         self.block = "entry"
+        self.values: dict[str, str] | None = None
+        self.log: list[tuple[dict[Any, Any], Any]] = []
         self.tiles: Any = None  # what `matrix` keeps of a function's tile registers
 
     def op(self, text: str) -> str:
         """Appends an instruction that has a result; gives the result's name."""
+        values = self.values
+        repeatable = values is not None and (text[:3] in _REPEATABLE or text.startswith(_EXTREMES))
+        if repeatable and values is not None and (found := values.get(text)) is not None:
+            return found
         self._count += 1
         name = f"%v{self._count}"
         self._lines.append(f"  {name} = {text}")
+        if repeatable and values is not None:
+            values[text] = name
+            self.log.append((values, text))
         return name
 
     def do(self, text: str) -> None:
