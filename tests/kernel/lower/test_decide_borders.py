@@ -98,6 +98,41 @@ def test_others_stay_as_they_are(known: Expr, test: Expr) -> None:
     assert inside(known, test) is If(test, STORE)
 
 
+AROUND = {
+    "the beginning of an image": (less_equal(1, TILE * 16 + ROW * 2 + TAP), None, False),
+    "only where all rows are past it": (less_equal(3, TILE * 4 + ROW + TAP), None, False),
+    "steps of a loop": (less(ROW + TILE, const(9)), 4, False),
+    "steps of a loop, backwards": (less(const(1), ROW + TAP - TILE), 4, False),
+    "a loop of unknown length": (less(ROW + TILE, const(9)), None, True),
+    "never": (less(TILE * 8 + ROW, const(0)), 4, False),
+}
+
+
+@pytest.mark.parametrize(("test", "extent", "same"), AROUND.values(), ids=AROUND)
+def test_variables_of_loops_around_count_at_their_ends(test: Expr, extent: int | None, same: bool) -> None:
+    body = For(TAP, const(3), For(ROW, const(6), If(test, STORE), "unrolled"), "unrolled")
+    kernel = decide_borders(Kernel("k", (X,), (Y,), For(TILE, N if extent is None else const(extent), body), (N,)))
+    left: Stmt = kernel.body
+    while isinstance(left, For):
+        left = left.body
+    assert (left == If(test, STORE)) == same
+    free = 0
+    for t in range(extent or 5):
+        for k in range(3):
+            for i in range(6):
+                values = {ROW: i, TAP: k, TILE: t}
+                assert holds(left, values) == bool(evaluate_int(test, values)), values
+                free += same or not any(depends_on(asked, {TILE}) for asked in _asked(left, values))
+    assert free, "copies for which nothing is left to ask"
+
+
+def _asked(stmt: Stmt | None, values: dict[Expr, int]) -> Iterator[Expr]:
+    """The conditions that are met on the way."""
+    if isinstance(stmt, If):
+        yield stmt.condition
+        yield from _asked(stmt.then if evaluate_int(stmt.condition, values) else stmt.otherwise, values)
+
+
 def _tests(stmt: Stmt | None) -> Iterator[Expr]:
     if isinstance(stmt, If):
         yield from conjuncts(stmt.condition)

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tests.kernel.schedule.kernels import elementwise, matmul, softmax, stencil
 from tilewright.ir.dtypes import float32
-from tilewright.ir.expr import Expr, binary, const, load, select, size, var
+from tilewright.ir.expr import Expr, binary, const, load, logical_and, select, size, var
 from tilewright.ir.scalar_ops import Op
 from tilewright.kernel.builder import KernelBuilder
 from tilewright.kernel.interpreter import interpret
 from tilewright.kernel.lower import lower
 from tilewright.kernel.lower.compact_buffers import compact_buffers
 from tilewright.kernel.lower.dissolve_blocks import dissolve_blocks
-from tilewright.kernel.lower.partition_loops import partition_loops
+from tilewright.kernel.lower.partition_loops import MOST_SYMBOLIC, partition_loops, size_of
 from tilewright.kernel.lower.simplify_statements import simplify_statements
 from tilewright.kernel.nodes import Buffer, For, If, Kernel, Prefetch, Scope, Stmt, Store, seq, walk_stmts
 from tilewright.kernel.schedule import Schedule
@@ -245,6 +245,56 @@ def test_conditions_that_shorten_a_loop_leave_the_copies_to_other_ones() -> None
     assert isinstance(lowered.body, For)
     assert not isinstance(lowered.body.body, If)
     assert [s.extent.value for s in walk_stmts(lowered.body) if isinstance(s, For) and s.var is j] == [30, 1, 1]
+
+
+def test_short_loops_of_steps_are_not_split_where_nobody_knows_where() -> None:
+    n, i, k, u = size("n", 1), var("i"), var("k"), var("u")
+    x, y = Buffer("x", float32, (n,)), Buffer("y", float32, (const(2),))
+    step = Store(y, (i,), load(y, (i,)) + select(k * 4 + i < n, load(x, (k * 4 + i,)), const(0.0, float32)))
+    kernel = Kernel("k", (x,), (y,), For(k, const(3), For(i, const(2), step, "unrolled")), (n,))
+    assert partition_loops(kernel) is kernel
+    longer = Kernel("k", (x,), (y,), For(k, const(40), For(i, const(2), step, "unrolled")), (n,))
+    assert len([s for s in walk_stmts(partition_loops(longer).body) if isinstance(s, For) and s.var is k]) == 2
+    # tiles of results, not steps: those that are not there fall away with the rest of the loop
+    z = Buffer("z", float32, (const(3), const(2)))
+    tiles = For(k, const(3), For(u, const(2), If(k * 4 < n, Store(z, (k, u), const(1.0, float32))), "unrolled"))
+    lowered = simplify_statements(partition_loops(Kernel("k", (), (z,), tiles, (n,))))
+    assert not any(isinstance(s, If) for s in walk_stmts(lowered.body))
+
+
+def test_large_kernels_of_unknown_sizes_have_one_body_for_all_borders() -> None:
+    n, m, i, j, u = size("n", 1), size("m", 1), var("i"), var("j"), var("u")
+
+    def rows(count: int) -> Kernel:
+        y = Buffer("y", float32, (n, m, const(count)))
+        inside = logical_and(const(1) <= i, i + 1 < n), logical_and(const(1) <= j, j + 1 < m)
+        value = select(inside[0], const(1.0, float32), const(2.0, float32)) + select(inside[1], const(1.0, float32), const(2.0, float32))
+        return Kernel("k", (), (y,), For(i, n, For(j, m, For(u, const(count), Store(y, (i, j, u), value), "unrolled"))), (n, m))
+
+    def loops(kernel: Kernel) -> list[For]:
+        return [s for s in walk_stmts(partition_loops(kernel).body) if isinstance(s, For) and s.var is i]
+
+    assert len(loops(rows(16))) == 3
+    assert len(loops(rows(80))) == 1
+    for count in (16, 80):
+        assert size_of(partition_loops(rows(count)).body) <= MOST_SYMBOLIC
+        for sizes in ({n: 1, m: 1}, {n: 2, m: 5}, {n: 7, m: 3}):
+            kernel = rows(count)
+            np.testing.assert_array_equal(interpret(partition_loops(kernel), [], sizes)[0], interpret(kernel, [], sizes)[0])
+
+
+def test_what_begins_at_a_border_holds_after_the_next_one() -> None:
+    n, i, j = size("n", 1), var("i"), var("j")
+    x, y = Buffer("x", float32, (n,)), Buffer("y", float32, (n,))
+    first = select(const(2) <= i, load(x, (i,)), const(0.0, float32))
+    both = Store(y, (i,), first + select(i + j + 3 < n, load(x, (i,)), const(0.5, float32)))
+    kernel = Kernel("k", (x,), (y,), For(i, n, For(j, const(2), both)), (n,))
+    lowered = lower(kernel)
+    before, middle, after = (repr(s).count("select") for s in walk_stmts(lowered.body) if isinstance(s, For) and s.var is i)
+    assert (before, middle, after) == (1, 0, 1), "the first two iterations have constant numbers"
+    for count in (1, 2, 3, 5, 6, 9):
+        data = np.arange(1, count + 1, dtype=np.float32)
+        np.testing.assert_array_equal(interpret(lowered, [data], {n: count})[0], interpret(kernel, [data], {n: count})[0])
 
 
 def test_a_body_with_versions_for_fewer_rows_is_split_at_its_borders() -> None:

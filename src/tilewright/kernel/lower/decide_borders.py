@@ -8,7 +8,8 @@ the border are under conditions on the size, one for each copy of the body. In a
         if (t*8 + i + k)*16 <= w + 15: acc[i] += ..                   if i + k <= 6: acc[i] += ..
 
 With the loops carried out these are constants. What depends on more than the number of rows, as the last tap of a stride of two does, is
-tested in the copies for which it is not known.
+tested in the copies for which it is not known. Loops around that are not carried out have their variables at least at 0: of the border at
+which an image begins only the first rows of a tile know nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewright.ir import dtypes
-from tilewright.ir.affine import Linear, add_scaled, linear, to_expr
+from tilewright.ir.affine import Linear, Monomial, add_scaled, linear, to_expr
 from tilewright.ir.expr import Expr, all_of, less_equal
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import evaluate_int, free_vars
@@ -38,34 +39,47 @@ class _Bound:
 def decide_borders(kernel: Kernel) -> Kernel:
     """The kernel (no blocks, loops split) with conditions decided; see the module's docstring."""
     sizes = frozenset(kernel.sizes)
-    result: Kernel = with_fields(kernel, body=_decide(kernel.body, sizes, (), {})) if sizes else kernel
+    result: Kernel = with_fields(kernel, body=_decide(kernel.body, sizes, (), _Loops({}, {}))) if sizes else kernel
     return result
 
 
-def _decide(stmt: Stmt, sizes: frozenset[Expr], known: tuple[_Bound, ...], copies: dict[Expr, int]) -> Stmt:
-    """The statement inside of unrolled loops of so many iterations."""
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """The loops around: the iterations of those that are carried out, and of others, as far as these are known."""
+
+    copies: dict[Expr, int]
+    others: dict[Expr, int | None]
+
+    def inside(self, loop: For) -> _Loops:
+        extent = int(loop.extent.value) if loop.extent.is_const else None
+        if loop.kind == "unrolled" and extent is not None:
+            return _Loops({**self.copies, loop.var: extent}, self.others)
+        return _Loops(self.copies, {**self.others, loop.var: extent}) if loop.kind != "vectorized" else self
+
+
+def _decide(stmt: Stmt, sizes: frozenset[Expr], known: tuple[_Bound, ...], loops: _Loops) -> Stmt:
+    """The statement inside of `loops`."""
     if isinstance(stmt, For):
-        unrolled = stmt.kind == "unrolled" and stmt.extent.is_const
-        inside = {**copies, stmt.var: int(stmt.extent.value)} if unrolled else copies
-        return For(stmt.var, stmt.extent, _decide(stmt.body, sizes, known, inside), stmt.kind)
+        return For(stmt.var, stmt.extent, _decide(stmt.body, sizes, known, loops.inside(stmt)), stmt.kind)
     if not isinstance(stmt, If):
-        return map_stmt(stmt, lambda s: _decide(s, sizes, known, copies))
-    if stmt.otherwise is None and copies and isinstance(stmt.then, (Store, For)) and known:
-        return _decided(stmt, known, copies)
+        return map_stmt(stmt, lambda s: _decide(s, sizes, known, loops))
+    if stmt.otherwise is None and loops.copies and isinstance(stmt.then, (Store, For)):
+        return _decided(stmt, known, loops)
     bounds = tuple(bound for test in conjuncts(stmt.condition) if (bound := _bound(test, sizes)) is not None)
-    then = _decide(stmt.then, sizes, (*known, *bounds), copies)
-    otherwise = None if stmt.otherwise is None else _decide(stmt.otherwise, sizes, known, copies)
+    then = _decide(stmt.then, sizes, (*known, *bounds), loops)
+    otherwise = None if stmt.otherwise is None else _decide(stmt.otherwise, sizes, known, loops)
     return If(stmt.condition, then, otherwise)
 
 
-def _decided(stmt: If, known: tuple[_Bound, ...], copies: dict[Expr, int]) -> Stmt:
+def _decided(stmt: If, known: tuple[_Bound, ...], loops: _Loops) -> Stmt:
     """The statement under what is left of its condition: first what the copy alone decides."""
+    copies = loops.copies
     rest: list[Expr] = []
     possible: list[Expr] = []
     unsure: list[tuple[Expr, Expr]] = []  # a condition, and one that implies it
     for test in conjuncts(stmt.condition):
-        certain, may = _sides(test, known, copies)
-        if certain is None:
+        certain, may = _sides(test, known, loops)
+        if certain is None or (may is None and not _holds(certain, copies)):
             rest.append(test)
         elif may is not None and _same(certain, may, copies):
             possible.append(certain)
@@ -84,14 +98,14 @@ def _under(tests: list[Expr], body: Stmt) -> Stmt:
     return If(all_of(*tests), body) if tests else body
 
 
-def _sides(test: Expr, known: tuple[_Bound, ...], copies: dict[Expr, int]) -> tuple[Expr | None, Expr | None]:
+def _sides(test: Expr, known: tuple[_Bound, ...], loops: _Loops) -> tuple[Expr | None, Expr | None]:
     """Conditions on the copy: one under which the test holds, one without which it does not."""
     if test.op not in (Op.LT, Op.LE) or test.args[0].dtype is not dtypes.int64:
         return None, None
     form = add_scaled(linear(test.args[0]), linear(test.args[1]), -1)
     if test.op is Op.LT:
         form = Linear(form.constant + 1, form.terms)
-    found: list[Expr | None] = [None, None]  # from the greatest value that the form can have, and from the least
+    found = [_extreme(form, loops, greatest) for greatest in (True, False)]
     for bound in known:
         factor = form.terms.get((bound.size,), 0)
         if not factor:
@@ -100,10 +114,28 @@ def _sides(test: Expr, known: tuple[_Bound, ...], copies: dict[Expr, int]) -> tu
         ends = (bound.least, bound.most) if factor < 0 else (bound.most, bound.least)
         for side, end in enumerate(ends):
             if end is not None and found[side] is None:
-                value = add_scaled(rest, end, factor)
-                if all(len(atoms) == 1 and atoms[0] in copies for atoms in value.terms):
-                    found[side] = less_equal(to_expr(value), 0)
+                found[side] = _extreme(add_scaled(rest, end, factor), loops, side == 0)
     return found[0], found[1]
+
+
+def _extreme(form: Linear, loops: _Loops, greatest: bool) -> Expr | None:
+    """Whether the greatest value that the form can have, or the least, is not above 0: a condition on the copy. None where it has no such
+    value that is known."""
+    constant = form.constant
+    terms: dict[Monomial, int] = {}
+    for atoms, factor in form.terms.items():
+        if len(atoms) != 1:
+            return None
+        if atoms[0] in loops.copies:
+            terms[atoms] = factor
+        elif atoms[0] not in loops.others:
+            return None
+        elif (factor > 0) == greatest:
+            extent = loops.others[atoms[0]]
+            if extent is None:
+                return None
+            constant += factor * (extent - 1)
+    return less_equal(to_expr(Linear(constant, terms)), 0)
 
 
 def _points(test: Expr, other: Expr, copies: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
@@ -114,6 +146,11 @@ def _points(test: Expr, other: Expr, copies: dict[Expr, int]) -> Iterator[dict[E
 def _same(test: Expr, other: Expr, copies: dict[Expr, int]) -> bool:
     """Whether two conditions hold for the same copies."""
     return all(bool(evaluate_int(test, at)) == bool(evaluate_int(other, at)) for at in _points(test, other, copies))
+
+
+def _holds(test: Expr, copies: dict[Expr, int]) -> bool:
+    """Whether a condition holds for some copy."""
+    return any(evaluate_int(test, at) for at in _points(test, test, copies))
 
 
 def _fails(test: Expr, copies: dict[Expr, int]) -> bool:

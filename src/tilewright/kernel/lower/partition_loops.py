@@ -42,7 +42,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplifier
-from tilewright.ir.traverse import walk
+from tilewright.ir.traverse import variables_in, walk
 from tilewright.kernel.nodes import (
     For,
     If,
@@ -64,33 +64,39 @@ from tilewright.kernel.nodes import (
 from tilewright.kernel.regions import conjuncts
 
 PEELED = 3  # iterations at a border
+SHORT = 8  # steps of a reduction up to which copies of their loop, of a few each, gain less than they cost
 COPY_LIMIT = 600  # stores in all copies of one statement, as code generators repeat them in unrolled loops
 MOST_STORES = 1800  # in a kernel whose loops are split, as COPY_LIMIT counts them: past them compilers take minutes
+MOST_SYMBOLIC = 640  # the same where sizes are known only while running: addresses and masks of each store are longer there
+JOINED = 24  # stores of a body from which on a branch in each iteration costs nothing beside them
 
 _Piece = tuple[Expr, Expr, Stmt]  # first iteration, number of iterations, body
 
 
 def partition_loops(kernel: Kernel) -> Kernel:
     """The kernel (no blocks, simplified) with its loops split; see the module's docstring."""
-    most = max(MOST_STORES, 2 * size_of(kernel.body))
+    most = max(MOST_SYMBOLIC if kernel.sizes else MOST_STORES, 2 * size_of(kernel.body))
+    body = _partition(kernel.body, {}, 1, joined=False)
     copies = 1
-    while size_of(body := _partition(kernel.body, {}, copies)) > most and copies < COPY_LIMIT:
+    while size_of(body) > most and copies < COPY_LIMIT:
+        body = _partition(kernel.body, {}, copies, joined=True)
         copies *= 2  # as if there were more already, so that fewer are made
     result: Kernel = with_fields(kernel, body=body)
     return result
 
 
-def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
-    """The statement with its loops split, of which there are already so many copies."""
+def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int, joined: bool) -> Stmt:
+    """The statement with its loops split, of which there are already so many copies. joined: loops with large bodies stay one loop, with
+    one body for all iterations at borders, where it is known only while running how many these are."""
     if not isinstance(stmt, For):
-        return map_stmt(stmt, lambda s: _partition(s, extents, copies))
+        return map_stmt(stmt, lambda s: _partition(s, extents, copies, joined))
     if stmt.kind == "vectorized":
         return stmt
     if stmt.kind == "matrix":
         return _shortened(stmt, extents)
     if stmt.kind == "unrolled":
         repeats = int(stmt.extent.value) if stmt.extent.is_const else 1
-        return For(stmt.var, stmt.extent, _partition(stmt.body, {**extents, stmt.var: stmt.extent}, copies * repeats), stmt.kind)
+        return For(stmt.var, stmt.extent, _partition(stmt.body, {**extents, stmt.var: stmt.extent}, copies * repeats, joined), stmt.kind)
     if stmt.kind == "serial":
         stmt = _shortened(stmt, extents)
     inside = {**extents, stmt.var: stmt.extent}
@@ -104,7 +110,7 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
         # has its two bodies
         found = [condition for condition in found if condition.test not in conjuncts(stmt.body.condition)]
     if not found:
-        return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies), stmt.kind)
+        return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies, joined), stmt.kind)
     run = simplifier(extents=extents)
     begin: Expr = const(0)
     end = stmt.extent
@@ -115,13 +121,17 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
             end = minimum(end, condition.last)
     begin = run.rewrite(minimum(begin, stmt.extent))
     end = run.rewrite(maximum(end, begin))
+    uncertain = stmt.kind == "serial" and not (variables_in(begin) | variables_in(end)).issubset(extents)
+    if uncertain and stmt.extent.is_const and stmt.extent.value <= SHORT and not _moves_stores(stmt):
+        return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies, joined), stmt.kind)
     main = substitute_stmt(stmt.body, {condition.test: TRUE for condition in found} | _unclamped(stmt, found, run))
-    if stmt.kind == "parallel":
+    if stmt.kind == "parallel" or (joined and uncertain and size_of(stmt.body) >= JOINED):
         if begin is end:
-            return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies), stmt.kind)
-        return _two_bodies(stmt, main, logical_and(less_equal(begin, stmt.var), less(stmt.var, end)), inside, copies)
+            return For(stmt.var, stmt.extent, _partition(stmt.body, inside, copies, joined), stmt.kind)
+        return _two_bodies(stmt, main, logical_and(less_equal(begin, stmt.var), less(stmt.var, end)), inside, copies, joined)
     pieces = []
-    after = substitute_stmt(stmt.body, dict.fromkeys(_failing(stmt, found), FALSE))
+    begun = {condition.test: TRUE for condition in found if condition.last is None}
+    after = substitute_stmt(stmt.body, begun | dict.fromkeys(_failing(stmt, found), FALSE))
     for low, high, body in ((const(0), begin, stmt.body), (begin, end, main), (end, stmt.extent, after)):
         extent = run.rewrite(sub(high, low))
         if not (extent.is_const and extent.value <= 0):
@@ -133,8 +143,13 @@ def _partition(stmt: Stmt, extents: dict[Expr, Expr], copies: int) -> Stmt:
     parts = []
     for low, extent, body in pieces:
         shifted = body if low.is_const and low.value == 0 else substitute_stmt(body, {stmt.var: add(stmt.var, low)})
-        parts.append(For(stmt.var, extent, _partition(shifted, {**extents, stmt.var: extent}, copies), stmt.kind))
+        parts.append(For(stmt.var, extent, _partition(shifted, {**extents, stmt.var: extent}, copies, joined), stmt.kind))
     return seq(*parts)
+
+
+def _moves_stores(loop: For) -> bool:
+    """Whether what the loop stores has its place by the loop's variable: it is not one over steps of a reduction."""
+    return any(loop.var in variables_in(i) for s in walk_stmts(loop.body) if isinstance(s, Store) for i in s.indices)
 
 
 def _unclamped(loop: For, found: list[_Range], run: Rewriter) -> dict[Expr, Expr]:
@@ -242,13 +257,13 @@ def _only_asks(stmt: Stmt) -> bool:
     return isinstance(stmt, Prefetch) or (isinstance(stmt, (If, Seq)) and all(map(_only_asks, children(stmt))))
 
 
-def _two_bodies(loop: For, main: Stmt, holds: Expr, inside: dict[Expr, Expr], copies: int) -> Stmt:
+def _two_bodies(loop: For, main: Stmt, holds: Expr, inside: dict[Expr, Expr], copies: int, joined: bool) -> Stmt:
     """The loop with `main` for the iterations where `holds`, and its own body elsewhere."""
     holds = simplifier(extents=inside).rewrite(holds)
     if holds.is_const:
         body = main if holds is TRUE else loop.body
-        return For(loop.var, loop.extent, _partition(body, inside, copies), loop.kind)
-    both = If(holds, _partition(main, inside, copies * 2), _partition(loop.body, inside, copies * 2))
+        return For(loop.var, loop.extent, _partition(body, inside, copies, joined), loop.kind)
+    both = If(holds, _partition(main, inside, copies * 2, joined), _partition(loop.body, inside, copies * 2, joined))
     return For(loop.var, loop.extent, both, loop.kind)
 
 

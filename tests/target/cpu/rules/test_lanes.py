@@ -16,15 +16,16 @@ from tilewright.graph.ops import Binary, BlockedConvolution, Convolution, Fused,
 from tilewright.ir import dtypes
 from tilewright.ir.expr import Expr, size
 from tilewright.ir.types import TensorType, as_shape, tensor
-from tilewright.kernel.lower.partition_loops import size_of
 from tilewright.kernel.lower.pipeline import lower
-from tilewright.kernel.nodes import For, Kernel, walk_stmts
+from tilewright.kernel.nodes import For, Kernel, walk_stmts, with_fields
 from tilewright.kernel.schedule.space import Space
 from tilewright.machine.targets import named_machine
 from tilewright.plan.steps import Launch
 from tilewright.runtime.executable import Executable
 from tilewright.support.settings import Settings
+from tilewright.target.cpu.codegen import generate
 from tilewright.target.cpu.groups import make_code
+from tilewright.target.cpu.math import expand_math_in
 from tilewright.target.cpu.rules.choose import schedule_kernel
 from tilewright.transform.fuse import fuse
 from tilewright.transform.lower_groups import lower_group
@@ -229,9 +230,41 @@ def test_sums_over_long_rows_read_several_vectors_of_each() -> None:
     assert space.point()["columns side by side"] >= 8
 
 
+def text_of(m: Module) -> str:
+    """The LLVM text of a kernel for the widest vectors."""
+    machine = named_machine("x86-64-v4")
+    lowered = lower(schedule_kernel(kernel_of(m), frozenset({1}), machine).kernel)
+    return generate(with_fields(lowered, body=expand_math_in(lowered.body)), machine)
+
+
 def test_code_for_images_of_unknown_size_stays_small() -> None:
     """Tiles have versions for fewer rows, each of which is split at both borders of the image along both axes."""
     height, width = size("h", 1), size("w", 1)
     m = plain_depthwise(WINDOWS["3x3"], 32, size("n", 1), ((height + 7) // 8, (width + 1) // 2))
-    scheduled = schedule_kernel(kernel_of(m), frozenset({1}), named_machine("x86-64-v4"))
-    assert size_of(lower(scheduled.kernel).body) <= 1800
+    assert len(text_of(m)) < 600_000
+
+
+HALVED = {
+    "3x3 along the rows": Window((3, 3), (2, 1), (1, 1), (1, 1), (1, 1)),
+    "3x3 along both": WINDOWS["3x3 by 2"],
+    "5x5 along the rows": Window((5, 5), (2, 1), (1, 1), (2, 2), (2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", HALVED)
+def test_code_of_halved_images_of_unknown_size_stays_small(name: str) -> None:
+    """Text-line classifiers halve rows alone; the sides are those of an input that was halved before."""
+    height, width = size("h", 0), size("w", 0)
+    m = plain_depthwise(HALVED[name], 24, size("n", 0), ((height + 3) // 4, (width + 1) // 2))
+    assert len(text_of(m)) < 600_000
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("name", HALVED)
+def test_halved_images_of_every_size(name: str, level: str) -> None:
+    """From images smaller than the window to some with several tiles of rows, and every number of rows that the last may have."""
+    m = plain_depthwise(HALVED[name], 3, size("n", 1), (size("h", 1), size("w", 1)))
+    heights = (1, 2, 3, 4, 5, 7, 9, 11, 13, 14, 15, 16, 17, 18, 31, 32, 33, 36, 50)
+    widths = (1, 2, 3, 15, 16, 17, 31, 32, 33, 35, 47, 65, 70)
+    shapes = [(1, 3, h, widths[i % len(widths)]) for i, h in enumerate(heights)] + [(2, 3, heights[i], w) for i, w in enumerate(widths)]
+    agrees(m, level, *shapes)
