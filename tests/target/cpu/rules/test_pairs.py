@@ -144,3 +144,13 @@ def test_only_a_strip_is_between_them(kind: str) -> None:
     if kind == "three":  # between the second and the third, a row
         assert {1, 5} <= rows
     assert [stmt.kind for stmt in walk_stmts(lowered.body) if isinstance(stmt, For)].count("parallel") == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_stay_in_registers_where_the_number_of_rows_is_unknown(kind: str) -> None:
+    """A strip of rows ends at the border of the image, which its loops ask beside one-iteration loops that are left of other axes."""
+    kernel = kernel_of(kind, height=H, width=W)
+    lowered = lower(schedule_kernel(kernel, weights(kernel), machine()).kernel)
+    sums = [buffer for buffer in lowered.scratch if buffer.name.startswith("blocked_convolution")]
+    assert len(sums) >= 2
+    assert {buffer.scope for buffer in sums} == {"local"}
