@@ -3,7 +3,8 @@
 A product that reads `x where inside, else 0` adds nothing outside, and lowering makes the condition one of the step
 (`kernel/lower/skip_identity.py`). Taps along axes other than that of the rows of a tile then have a shorter loop at the border. Taps along
 the rows are unrolled, and the loop over the tiles of a row of the image stays a loop of its own, which is split at the borders, where each
-condition is a constant; so the last tile has only the rows that there are.
+condition is a constant; so the last tile has only the rows that there are. Where the width is known only while running, that tile has
+versions by its number of rows, which decide the conditions (`kernel/lower/decide_borders.py`).
 """
 
 from __future__ import annotations
