@@ -12,7 +12,10 @@ from typing import Any
 
 Operand = str | int  # the name of a value or a constant; plain ints are known constants of i64, folded as they meet
 
-_REPEATABLE = frozenset({"add", "and", "ash", "bit", "fre", "get", "icm", "ins", "mul", "sel", "sex", "shu", "sub", "tru", "xor", "zex"})
+_REPEATABLE = frozenset(
+    ["add", "and", "ashr", "bitcast", "freeze", "getelementptr", "icmp", "insertelement", "mul", "select", "sext", "shufflevector", "sub"]
+    + ["trunc", "xor", "zext"]
+)
 _EXTREMES = ("call i64 @llvm.smax", "call i64 @llvm.smin")
 _PLAIN_NAME = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$]*\Z")
 
@@ -95,7 +98,7 @@ class Function:
     def op(self, text: str) -> str:
         """Appends an instruction that has a result; gives the result's name."""
         values = self.values
-        repeatable = values is not None and (text[:3] in _REPEATABLE or text.startswith(_EXTREMES))
+        repeatable = values is not None and (text[: text.index(" ")] in _REPEATABLE or text.startswith(_EXTREMES))
         if repeatable and values is not None and (found := values.get(text)) is not None:
             return found
         self._count += 1
