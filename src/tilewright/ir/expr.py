@@ -59,13 +59,14 @@ class VarInfo:
 class Expr:
     """One node: `op`, `dtype`, `args` (expressions), `attr`. Immutable; make it through the functions of this module."""
 
-    __slots__ = ("__weakref__", "args", "attr", "dtype", "linear_form", "op", "order", "variables")
+    __slots__ = ("__weakref__", "args", "attr", "dtype", "linear_form", "marks", "op", "order", "variables")
     op: Op
     dtype: DType
     args: tuple[Expr, ...]
     attr: Attr
     linear_form: Any  # kept by affine.linear
     order: str  # kept by affine.order_key
+    marks: tuple[Expr, ...] | None  # of the arguments; kept by marked
     variables: frozenset[Expr] | None  # kept by variables_in; None for variables, which would keep themselves alive
 
     def __repr__(self) -> str:
@@ -167,7 +168,7 @@ def make(op: Op, dtype: DType, args: tuple[Expr, ...] = (), attr: Attr = None) -
         return found
     made = object.__new__(Expr)
     made.op, made.dtype, made.args, made.attr = op, dtype, args, attr
-    made.linear_form, made.order, made.variables = None, "", None
+    made.linear_form, made.marks, made.order, made.variables = None, None, "", None
     result: Expr = _TABLE.add(key, made)
     return result
 

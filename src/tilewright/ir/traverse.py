@@ -62,6 +62,26 @@ def walk(*roots: Expr) -> Iterator[Expr]:
 
 
 _NONE: frozenset[Expr] = frozenset()
+_MARKED = frozenset({Op.VAR, Op.LOAD, Op.SELECT, Op.MIN, Op.MAX})
+
+
+def marked(*roots: Expr) -> tuple[Expr, ...]:
+    """Variables, loads, selects, minima and maxima among what `walk` gives, in its order; kept at the nodes, since passes ask for these
+    again and again."""
+    if len(roots) == 1:
+        return _marks(roots[0])
+    found: dict[Expr, None] = {}
+    for root in roots:
+        found.update(dict.fromkeys(_marks(root)))
+    return tuple(found)
+
+
+def _marks(e: Expr) -> tuple[Expr, ...]:
+    below = e.marks
+    if below is None:
+        below = marked(*e.args) if e.args else ()
+        e.marks = below  # without e, which would keep itself alive
+    return (*below, e) if e.op in _MARKED else below
 
 
 def variables_in(e: Expr) -> frozenset[Expr]:
@@ -81,7 +101,7 @@ def depends_on(e: Expr, variables: Collection[Expr]) -> bool:
 
 def free_vars(*roots: Expr) -> tuple[Expr, ...]:
     """The variables in the roots, in order of first use."""
-    return tuple(node for node in walk(*roots) if node.op is Op.VAR)
+    return tuple([node for node in marked(*roots) if node.op is Op.VAR])
 
 
 def solve_for(dim: Expr, unknown: Expr, n: int, known: Mapping[Expr, int]) -> int | None:

@@ -15,7 +15,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.expr import TRUE, Expr
 from tilewright.ir.interning import Interned
 from tilewright.ir.scalar_ops import Op
-from tilewright.ir.traverse import substitute, walk
+from tilewright.ir.traverse import marked, substitute
 from tilewright.ir.types import Shape
 
 Scope = Literal["global", "local"]  # local: small, constant size, one per iteration that uses it (stack or registers)
@@ -240,7 +240,7 @@ def substitute_stmt(stmt: Stmt, mapping: Mapping[Expr, Expr], memo: dict[Expr, E
 
 def loads(*exprs: Expr) -> Iterator[Expr]:
     """The LOAD nodes in the expressions."""
-    return (node for node in walk(*exprs) if node.op is Op.LOAD)
+    return (node for node in marked(*exprs) if node.op is Op.LOAD)
 
 
 def buffers_read(stmt: Stmt) -> dict[Buffer, None]:

@@ -42,7 +42,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.simplify import simplifier
-from tilewright.ir.traverse import variables_in, walk
+from tilewright.ir.traverse import marked, variables_in, walk
 from tilewright.kernel.nodes import (
     For,
     If,
@@ -173,7 +173,7 @@ def _unclamped(loop: For, found: list[_Range], run: Rewriter) -> dict[Expr, Expr
 def clamps_in(stmt: Stmt) -> Iterator[tuple[Expr, Expr, Expr]]:
     """(clamp, plain, test): indices in `stmt` that are `min` or `max` of two, each with both of them, and the condition under which it is
     equal to it."""
-    clamps = {e: None for s in walk_stmts(stmt) for e in walk(*own_exprs(s)) if e.op in (Op.MIN, Op.MAX) and e.dtype is dtypes.int64}
+    clamps = {e: None for s in walk_stmts(stmt) for e in marked(*own_exprs(s)) if e.op in (Op.MIN, Op.MAX) and e.dtype is dtypes.int64}
     for e in clamps:
         for kept, bound in (e.args, e.args[::-1]):
             yield e, kept, less_equal(kept, bound) if e.op is Op.MIN else less_equal(bound, kept)
@@ -186,7 +186,7 @@ def conditions_in(stmt: Stmt) -> dict[Expr, None]:
         if isinstance(s, If):
             tests.update(dict.fromkeys(conjuncts(s.condition)))
         for e in own_exprs(s):
-            tests.update({test: None for select in walk(e) if select.op is Op.SELECT for test in conjuncts(select.args[0])})
+            tests.update({test: None for select in marked(e) if select.op is Op.SELECT for test in conjuncts(select.args[0])})
     return tests
 
 
@@ -320,7 +320,7 @@ def _range(test: Expr, variable: Expr, inner: dict[Expr, Expr], opaque: set[Expr
     """Where a comparison holds: c * variable + (what inner loops add) + rest < 0."""
     if test.op not in (Op.LT, Op.LE) or test.args[0].dtype is not dtypes.int64:
         return None
-    nodes = set(walk(test))
+    nodes = set(marked(test))
     if variable not in nodes or nodes & opaque or any(node.op is Op.LOAD for node in nodes):
         return None
     moving = [v for v in inner if v in nodes]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tilewright.ir.expr import Expr, floordiv, floormod
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import depends_on, walk
-from tilewright.kernel.nodes import For, Let, Stmt, Store, own_exprs, walk_stmts
+from tilewright.kernel.nodes import For, Let, Stmt, Store, loads, own_exprs, walk_stmts
 from tilewright.target.cpu.codegen.expressions import ExprEmitter, is_positive
 from tilewright.target.cpu.codegen.text import Operand
 
@@ -89,9 +89,8 @@ def _indices(body: Stmt, em: ExprEmitter) -> Iterator[Expr]:
         yield from own_exprs(stmt)
         if isinstance(stmt, Store):
             yield from (term for term, _ in em.offset(stmt.buffer, stmt.indices)[0])
-        for e in walk(*own_exprs(stmt)):
-            if e.op is Op.LOAD:
-                yield from (term for term, _ in em.offset(e.attr, e.args)[0])
+        for e in loads(*own_exprs(stmt)):
+            yield from (term for term, _ in em.offset(e.attr, e.args)[0])
 
 
 @dataclass(slots=True)

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.ir.expr import Expr, ceildiv, const, maximum, minimum, mul
 from tilewright.ir.scalar_ops import Op
-from tilewright.ir.traverse import walk
+from tilewright.ir.traverse import marked
 from tilewright.ir.types import product, static_shape
-from tilewright.kernel.nodes import Buffer, For, Kernel, Let, Prefetch, Stmt, Store, children, own_exprs, walk_stmts
+from tilewright.kernel.nodes import Buffer, For, Kernel, Let, Prefetch, Stmt, Store, children, loads, own_exprs, walk_stmts
 from tilewright.kernel.overwriting import overwriting
 from tilewright.machine.description import Machine
 from tilewright.support.errors import InternalError
@@ -102,13 +102,13 @@ def _uses(stmt: Stmt) -> _Uses:
             uses.buffers[s.buffer] = None
         elif isinstance(s, (For, Let)):
             bound.add(s.var)
-    for e in walk(*exprs):
+    for e in marked(*exprs):
         if e.op is Op.LOAD:
             uses.buffers[e.attr] = None
         elif e.op is Op.VAR and e not in bound:
             uses.variables[e] = None
     for buffer in uses.buffers:
-        uses.variables.update({v: None for dim in buffer.shape for v in walk(dim) if v.op is Op.VAR})
+        uses.variables.update({v: None for dim in buffer.shape for v in marked(dim) if v.op is Op.VAR})
     return uses
 
 
@@ -294,7 +294,7 @@ def _indexed_by(loop: For) -> set[Buffer]:
         exprs.extend(own_exprs(stmt))
         if isinstance(stmt, Store):
             accesses[stmt.buffer] = accesses.get(stmt.buffer, True) and stmt.indices[:1] == (loop.var,)
-    for e in walk(*exprs):
+    for e in marked(*exprs):
         if e.op is Op.LOAD:
             accesses[e.attr] = accesses.get(e.attr, True) and e.args[:1] == (loop.var,)
     return {buffer for buffer, always in accesses.items() if always}
@@ -307,7 +307,7 @@ def _regions(kernel: Kernel) -> dict[Buffer, For | None]:
     def visit(stmt: Stmt, region: For | None) -> None:
         if region is None and isinstance(stmt, For) and stmt.kind == "parallel":
             region = stmt
-        used = [load.attr for e in own_exprs(stmt) for load in walk(e) if load.op is Op.LOAD]
+        used = [load.attr for e in own_exprs(stmt) for load in loads(e)]
         if isinstance(stmt, Store):
             used.append(stmt.buffer)
         for buffer in used:
