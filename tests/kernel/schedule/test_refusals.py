@@ -34,6 +34,12 @@ def read_afterwards() -> Kernel:
     return b.finish([b.compute("z", (4,), lambda i: y[i])])
 
 
+def overlapping(s: Schedule) -> Schedule:
+    """C for more columns than an iteration of i_5_o needs, some of them again and again: what guards their use is not looked at."""
+    s = s.split("i_5", 1)[0].compute_at("D", "i_5_o")[0]
+    return s.split("D_i1", (None, 2, 4))[0].compute_at("C", "i_5_o")[0]
+
+
 def _type():
     from tilewright.ir.types import tensor
 
@@ -123,6 +129,7 @@ CASES: list[tuple[Callable[[], Kernel], Callable[[Schedule], object], str]] = [
     (read_twice, lambda s: s.flatten("A", 0), "block 'B' does not go through A by two neighbouring iters"),
     (matmul, lambda s: s.decompose_reduction("D", "i_2"), "block 'D' has no init"),
     (matmul, lambda s: s.reorder("k", "i", "i_1").decompose_reduction("C", "i"), "'k' outside 'i' reduces too"),
+    (matmul, lambda s: overlapping(s).decompose_reduction("C", "i_4"), "iterations of 'i_5_o' may compute the same elements again"),
     (matmul, lambda s: s.rfactor("i"), "does not reduce over 'i'"),
     (matmul, lambda s: s.split("k", 2)[0].fuse("i_1", "k_o")[0].rfactor("k_i"), "'i_1_k_o' is both a reduction loop and a spatial loop"),
     (softmax, lambda s: s.fuse("i", "k")[0].split("i_k", 2)[0].reorder("i_k_i", "i_k_o"), "'i_k_o' is both a reduction loop and a spatial"),

@@ -11,12 +11,13 @@ from tilewright.kernel.builder import COMBINERS
 from tilewright.kernel.nodes import Block, BlockIter, Buffer, For, Stmt, Store, seq, substitute_stmt, with_fields
 from tilewright.kernel.regions import bound_predicate, conjuncts
 from tilewright.kernel.schedule.change import Change
-from tilewright.kernel.schedule.legality import reduction_loops
+from tilewright.kernel.schedule.legality import determines, reduction_loops
 from tilewright.kernel.schedule.nest import (
     Nest,
     PlacedBlock,
     both,
     edit,
+    extents,
     fresh_iters,
     nested,
     refuse,
@@ -35,8 +36,8 @@ def decompose_reduction(nest: Nest, block: str, loop: str) -> Change:
             C: init c[v] = 0       ->       for k in 8:
                c[v] += a[v, r]                C: c[v] += a[v, r]
 
-    Loops inside `loop` that the spatial iters need are copied for the init, with the way they run. Results: the new block, then the
-    copied loops.
+    Loops inside `loop` that the spatial iters need are copied for the init, with the way they run. Refuses where two iterations inside
+    `loop` may compute the same element, which would be added up twice. Results: the new block, then the copied loops.
     """
     placed, target = nest.block(block), nest.loop(loop)
     old = placed.stmt
@@ -55,6 +56,9 @@ def decompose_reduction(nest: Nest, block: str, loop: str) -> Change:
     repeating = [lp.var.name for lp in within if lp.var not in wanted and lp.var not in reducing and not _runs_once(lp)]
     if repeating:
         refuse(f"the reduction starts anew in each iteration of '{repeating[0]}'", "choose a loop inside of it")
+    for position, lp in enumerate(within):
+        if not _runs_once(lp) and not determines(old.bindings, lp.var, extents(within[position:])):
+            refuse(f"iterations of '{lp.var.name}' may compute the same elements again", "choose a loop inside of it")
     names = nest.fresh(f"{block}_init", *(f"{lp.var.name}_init" for lp in copied))
     loops: dict[Expr, Expr] = {lp.var: var(name) for lp, name in zip(copied, names[1:], strict=True)}
     iters = fresh_iters(nest, [(it.extent, it.kind) for it, _ in spatial])
