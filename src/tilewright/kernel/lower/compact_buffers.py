@@ -120,7 +120,7 @@ def _writes_first(stmt: Stmt, buffer: Buffer, moving: frozenset[Expr], loops: Ma
         case Store():
             return stmt.buffer is buffer and not any(e.attr is buffer for e in loads_in(*own_exprs(stmt)))
         case If(condition, then, None):
-            edge = all(v in moving or _single(loops[v]) for v in free_vars(condition) if v in loops)
+            edge = all(v in moving or loops[v] is const(1) for v in free_vars(condition) if v in loops)
             return edge and not _reads(condition, buffer) and _writes_first(then, buffer, moving, loops)
         case For() | Let():
             return not any(_reads(e, buffer) for e in own_exprs(stmt)) and _writes_first(stmt.body, buffer, moving, loops)
@@ -129,10 +129,6 @@ def _writes_first(stmt: Stmt, buffer: Buffer, moving: frozenset[Expr], loops: Ma
             return _writes_first(first, buffer, moving, loops)
         case _:
             return False
-
-
-def _single(extent: Expr) -> bool:
-    return extent.is_const and bool(extent.value == 1)
 
 
 def _reads(e: Expr, buffer: Buffer) -> bool:

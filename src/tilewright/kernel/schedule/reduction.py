@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir.expr import TRUE, Expr, load, select, var
+from tilewright.ir.expr import TRUE, Expr, const, load, select, var
 from tilewright.ir.scalar_ops import Op
 from tilewright.ir.traverse import free_vars, substitute
 from tilewright.kernel.builder import COMBINERS
@@ -53,11 +53,11 @@ def decompose_reduction(nest: Nest, block: str, loop: str) -> Change:
     wanted = free_vars(*(b for _, b in spatial))
     within = placed.around[placed.around.index(target.stmt) :]
     copied = [lp for lp in within if lp.var in wanted]
-    repeating = [lp.var.name for lp in within if lp.var not in wanted and lp.var not in reducing and not _runs_once(lp)]
+    repeating = [lp.var.name for lp in within if lp.var not in wanted and lp.var not in reducing and lp.extent is not const(1)]
     if repeating:
         refuse(f"the reduction starts anew in each iteration of '{repeating[0]}'", "choose a loop inside of it")
     for position, lp in enumerate(within):
-        if not _runs_once(lp) and not determines(old.bindings, lp.var, extents(within[position:])):
+        if lp.extent is not const(1) and not determines(old.bindings, lp.var, extents(within[position:])):
             refuse(f"iterations of '{lp.var.name}' may compute the same elements again", "choose a loop inside of it")
     names = nest.fresh(f"{block}_init", *(f"{lp.var.name}_init" for lp in copied))
     loops: dict[Expr, Expr] = {lp.var: var(name) for lp, name in zip(copied, names[1:], strict=True)}
@@ -74,10 +74,6 @@ def decompose_reduction(nest: Nest, block: str, loop: str) -> Change:
     update = with_fields(old, init=None)
     lowered = edit(target.stmt, {old: update})
     return Change(replaced(nest, {target.stmt: seq(init, lowered)}), names)
-
-
-def _runs_once(loop: For) -> bool:
-    return loop.extent.is_const and loop.extent.value == 1
 
 
 @dataclass(frozen=True, slots=True)
